@@ -1,0 +1,96 @@
+"""Checks and conversions of arrays that came out of a file.
+
+Every function takes `source`, where the array came from, to say so in its errors.
+"""
+
+import numpy as np
+
+from p2pjax.types import InputError
+
+INT32_LIMIT = 2**31
+
+
+def as_labels(
+    values: np.ndarray, num_classes: int, source: str, name: str = "y"
+) -> np.ndarray:
+    """Class ids [E] as int32, checked to lie in 0 .. num_classes - 1."""
+    advice = f"number the {num_classes} classes from 0 and drop other examples"
+    return _whole_numbers(values, num_classes, source, name, advice)
+
+
+def as_users(values: np.ndarray, source: str, name: str = "user") -> np.ndarray:
+    """User ids [E] as int32, checked to be 0 or more."""
+    return _whole_numbers(values, INT32_LIMIT, source, name, "number users from 0")
+
+
+def as_images(values: np.ndarray, source: str, name: str = "x") -> np.ndarray:
+    """Images [E, 28, 28], checked to be uint8 already."""
+    if values.dtype != np.uint8 or values.shape[1:] != (28, 28):
+        raise InputError(
+            f"{source}: {name} must be uint8 images [examples, 28, 28], found "
+            f"{values.dtype} {list(values.shape)}: reshape it and scale ink to 255"
+        )
+    return values
+
+
+def ink_from_paper(values: np.ndarray, source: str, name: str) -> np.ndarray:
+    """Turns floats with paper 1 and ink 0 into uint8 with paper 0 and ink 255.
+
+    Args:
+        values: [E, 28, 28] or flat [E, 784], numbers in 0..1.
+        source: where they came from.
+        name: what they are called there.
+
+    Returns:
+        uint8 [E, 28, 28].
+    """
+    if values.dtype.kind not in "uif" or values.shape[1:] not in ((28, 28), (784,)):
+        raise InputError(
+            f"{source}: {name} must be numbers [examples, 28, 28] or [examples, 784], "
+            f"found {values.dtype} {list(values.shape)}: resize the images"
+        )
+    if values.size and not (values.min() >= 0 and values.max() <= 1):  # NaN fails too
+        raise InputError(
+            f"{source}: {name} must be numbers in 0..1 with background 1, found "
+            f"{values.min():g}..{values.max():g}: rescale them and remove NaN"
+        )
+    ink = np.rint((1 - values.astype(np.float64)) * 255)
+    return ink.astype(np.uint8).reshape(-1, 28, 28)
+
+
+def check_lengths(source: str, **arrays: np.ndarray) -> None:
+    """Checks that all arrays have one entry per example, and some example."""
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(
+            f"{source}: {', '.join(arrays)} must have the same length, found {found}: "
+            "give one entry per example in each"
+        )
+    if not any(lengths.values()):
+        raise InputError(
+            f"{source}: at least one example is needed, found none in "
+            f"{', '.join(arrays)}: get the file again or choose other data"
+        )
+
+
+def _whole_numbers(
+    values: np.ndarray, limit: int, source: str, name: str, advice: str
+) -> np.ndarray:
+    if values.ndim != 1:
+        raise InputError(
+            f"{source}: {name} must have shape [examples], found {list(values.shape)}: "
+            "give one whole number per example"
+        )
+    if values.size and values.dtype.kind not in "ui":
+        raise InputError(
+            f"{source}: {name} must be whole numbers of an integer dtype, found "
+            f"{values.dtype}: convert it, e.g. {name}.astype('int32')"
+        )
+    outside = values[(values < 0) | (values >= limit)] if values.size else values
+    if outside.size:
+        raise InputError(
+            f"{source}: {name} must lie in 0..{limit - 1}, found {outside[0]} "
+            f"({outside.size} such entries): {advice}"
+        )
+    return values.astype(np.int32)

@@ -1,0 +1,1 @@
+"""Complete learning methods, one per file; each constructor returns an `Algorithm`."""

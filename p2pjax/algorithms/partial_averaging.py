@@ -1,0 +1,137 @@
+"""Partial averaging (Algorithms 1 and 2).
+
+Bouchra Pilet, Frey, Taiani (2021). Every agent trains on its own data; after every
+`average_every` mini-batches the agents that implement a partial model average the
+parameters it owns. Nothing shared is local training, everything shared is FedAvg or
+gossip of whole networks.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax import mixing, owners, slices
+from p2pjax.averaging import Averaging, traffic
+from p2pjax.data import Sampler, World, num_agents
+from p2pjax.owners import MixPlan
+from p2pjax.simulate import Algorithm
+from p2pjax.slices import Cells, Scheme, Wiring
+from p2pjax.tasks import Task
+from p2pjax.training import IN_PLACE, Extra, Learner, local_training
+from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
+
+
+class PartialAveragingState(NamedTuple):
+    """All agents' networks and what their learners remember (never averaged)."""
+
+    variables: Variables  # leaves [N, ...]
+    opt_state: PyTree  # leaves [N, ...]
+
+
+class Sharing(NamedTuple):
+    """A scheme, ready for stacked networks of one shape."""
+
+    cells: Cells  # aligned
+    order: Cells  # aligned column -> the agent's own column
+    wiring: Wiring
+    plan: MixPlan
+
+
+def share(scheme: Scheme, wiring: Wiring, task: Task) -> Sharing:
+    """Who owns what when the agents' networks are those of `task`.
+
+    Build the task's network with `slices.widths(align(attach(scheme))[0])`.
+    """
+    cells, order = slices.align(slices.attach(scheme))
+    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    return Sharing(cells, order, wiring, owners.mix_plan(scheme, cells, wiring, shapes))
+
+
+def partial_averaging(
+    task: Task,
+    learner: Learner,
+    sampler: Sampler,
+    sharing: Sharing,
+    averaging: Averaging,
+    *,
+    average_every: int = 1,
+    shared_init: bool = True,
+    rate: Array | None = None,
+    agent_loop: int = IN_PLACE,
+) -> Algorithm:
+    """A round is one mini-batch of every agent and, if it is time, one averaging.
+
+    Args:
+      task: what every agent learns.
+      learner: how; `per_sample(gradient_descent(...))` is the paper's.
+      sampler: which examples a mini-batch has.
+      sharing: the partial models.
+      averaging: how their members average.
+      average_every: mini-batches between two averagings.
+      shared_init: whether all agents start from the same weights.
+      rate: `[N]` factors of the agents' updates.
+      agent_loop: see `training.map_agents`.
+    """
+    if average_every < 1:
+        raise InputError(f"Need average_every of 1 or more, got {average_every}.")
+    train = local_training(learner, sampler, 1, agent_loop)
+    extra = Extra(None if rate is None else jnp.asarray(rate))
+
+    def init_fn(key: Key, world: World) -> PartialAveragingState:
+        size = num_agents(world)
+        if size != len(sharing.cells[0]):
+            raise InputError(
+                f"Need as many agents in the data as in the scheme, got {size} and "
+                f"{len(sharing.cells[0])}."
+            )
+        variables = initial_variables(key, task, sharing, shared_init)
+        return PartialAveragingState(variables, jax.vmap(learner.init)(variables))
+
+    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> PyTree:
+        del world
+        return averaging.plan(rng, num_rounds)
+
+    def round_fn(
+        key: Key, t: Array, inputs: PyTree, state: PartialAveragingState, world: World
+    ) -> tuple[PartialAveragingState, Info]:
+        variables, opt_state, loss = train(key, t, *state, world.train, extra)
+
+        def average(params: PyTree) -> PyTree:
+            return mixing.mix(
+                params, sharing.plan, lambda owner: averaging.combine(inputs, owner)
+            )
+
+        sent, payload = traffic(averaging, inputs, sharing.plan)
+        if average_every == 1:
+            params = average(variables.params)
+        else:
+            is_time = (t + 1) % average_every == 0
+            params = jax.lax.cond(is_time, average, lambda p: p, variables.params)
+            sent, payload = jax.tree.map(lambda v: v * is_time, (sent, payload))
+        state = PartialAveragingState(variables._replace(params=params), opt_state)
+        return state, Info(loss, sent, sent, payload)  # every exchange goes both ways
+
+    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+
+
+def initial_variables(
+    key: Key, task: Task, sharing: Sharing, shared_init: bool
+) -> Variables:
+    """Stacked networks; parameters that an agent does not have are zero."""
+    size = len(sharing.cells[0])
+    if shared_init:
+        one = task.init(key)
+        params, stats = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), one
+        )
+    else:
+        params, stats = jax.vmap(task.init)(jax.random.split(key, size))
+    masks = slices.cell_masks(sharing.cells)
+    if masks:
+        stats = stats | {"cells": jax.tree.map(jnp.asarray, masks)}
+        shapes = jax.eval_shape(task.init, key).params
+        present = owners.presence(sharing.cells, sharing.wiring, shapes)
+        params = jax.tree.map(lambda p, has: jnp.where(has, p, 0), params, present)
+    return Variables(params, stats)

@@ -1,0 +1,152 @@
+"""How the agents of one partial model average: exactly, by gossip or in pairs.
+
+A realisation draws its graphs on the host (`plan`) and mixes one owner class at a time
+on the device (`combine`); `links` says who exchanged messages.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax import mixing, topology
+from p2pjax.owners import MixPlan
+from p2pjax.slices import LOCAL
+from p2pjax.topology import Topology
+from p2pjax.types import Array, InputError, PyTree
+
+
+class Averaging(NamedTuple):
+    """A realisation of averaging within owner groups."""
+
+    plan: Callable[[np.random.Generator, int], PyTree]  # rounds -> inputs [R, ...]
+    combine: Callable[[PyTree, np.ndarray], mixing.Combine]  # (inputs, owner [N])
+    links: Callable[[PyTree, np.ndarray], Array]  # (inputs, owner) -> bool [N, D]
+
+
+def server(num_agents: int, weight: Array | None = None) -> Averaging:
+    """The exact mean of every group, as one server per model would compute it."""
+    weight = _checked_weight(weight, num_agents)
+
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> PyTree:
+        del rng, num_rounds
+        return ()
+
+    def combine_fn(inputs: PyTree, owner: np.ndarray) -> mixing.Combine:
+        del inputs
+        return mixing.by_group_mean(owner, weight)
+
+    def links_fn(inputs: PyTree, owner: np.ndarray) -> Array:
+        del inputs
+        return jnp.asarray(owner != LOCAL)[:, None]  # one link, to the server
+
+    return Averaging(plan_fn, combine_fn, links_fn)
+
+
+def gossip(
+    graph: Topology | Callable[[np.random.Generator], Topology],
+    *,
+    rewire_every: int | None = None,
+    weight: Array | None = None,
+) -> Averaging:
+    """One step of Metropolis gossip per averaging.
+
+    Args:
+      graph: undirected graph, or a function that draws one.
+      rewire_every: rounds after which a new graph is drawn; None keeps the first.
+      weight: `[N]`, what each agent counts in the mean.
+    """
+    if rewire_every is not None and (rewire_every < 1 or not callable(graph)):
+        raise InputError(
+            f"Need rewire_every of 1 or more and a function that draws graphs, got "
+            f"{rewire_every} and {type(graph).__name__}."
+        )
+
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> Topology:
+        num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
+        graphs = [graph(rng) if callable(graph) else graph for _ in range(num_graphs)]
+        for one in graphs:
+            _check_undirected(one)
+            _checked_weight(weight, len(one.mask))
+        drawn = topology.stack(graphs)
+        of_round = np.arange(num_rounds) // (rewire_every or max(num_rounds, 1))
+        return Topology(drawn.neighbor[of_round], drawn.mask[of_round])
+
+    def combine_fn(inputs: Topology, owner: np.ndarray) -> mixing.Combine:
+        return mixing.by_peers(mixing.metropolis(inputs, owner, weight))
+
+    return Averaging(plan_fn, combine_fn, mixing.same_owner)
+
+
+def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
+    """A new random matching every round; both ends of a pair take the mean."""
+    weight = _checked_weight(weight, num_agents)
+
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:
+        return topology.random_matchings(rng, num_agents, num_rounds)
+
+    def combine_fn(inputs: Array, owner: np.ndarray) -> mixing.Combine:
+        return mixing.by_peers(mixing.halves(inputs, owner, weight))
+
+    def links_fn(inputs: Array, owner: np.ndarray) -> Array:
+        return mixing.same_owner(mixing.pairing(inputs), owner)
+
+    return Averaging(plan_fn, combine_fn, links_fn)
+
+
+def traffic(averaging: Averaging, inputs: PyTree, plan: MixPlan) -> tuple[Array, Array]:
+    """Messages and parameters each agent sends in one averaging, `[N]` each.
+
+    One message carries all classes that its two ends share.
+    """
+    num_agents = len(plan.classes[0].owner)
+    used: Array = jnp.zeros((num_agents, 1), bool)
+    payload = jnp.zeros(num_agents, jnp.float32)
+    for owner_class in plan.classes:
+        linked = averaging.links(inputs, owner_class.owner)
+        used = used | linked
+        payload = payload + linked.sum(1).astype(jnp.float32) * owner_class.size
+    return used.sum(1).astype(jnp.float32), payload
+
+
+def warn_if_split(graph: Topology, plan: MixPlan) -> int:
+    """Warns where a group cannot reach its mean; returns how many parts are too many.
+
+    Gossip converges to the mean of a connected component; a group whose members are
+    not connected by each other agrees only component by component.
+    """
+    excess = 0
+    for owner_class in plan.classes:
+        for group in np.unique(owner_class.owner[owner_class.owner != LOCAL]):
+            parts = topology.num_components(graph, owner_class.owner, int(group))
+            if parts > 1:
+                excess += parts - 1
+                warnings.warn(
+                    f"The agents that share owner {group} fall into {parts} parts of "
+                    "the graph; each part averages for itself.",
+                    stacklevel=2,
+                )
+    return excess
+
+
+def _check_undirected(graph: Topology) -> None:
+    receivers = np.nonzero(graph.mask)[0]
+    senders = np.asarray(graph.neighbor)[graph.mask]
+    edges = np.stack([receivers, senders])
+    if {*map(tuple, edges.T)} != {*map(tuple, edges[::-1].T)}:
+        raise InputError(
+            "Need an undirected graph for Metropolis gossip, got one with one-way "
+            "edges: use a symmetric graph."
+        )
+
+
+def _checked_weight(weight: Array | None, num_agents: int) -> Array | None:
+    if weight is not None and (
+        np.shape(weight) != (num_agents,) or not (np.asarray(weight) > 0).all()
+    ):
+        raise InputError(
+            f"Need a positive weight for each of {num_agents} agents, got {weight}."
+        )
+    return weight

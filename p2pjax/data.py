@@ -1,0 +1,109 @@
+"""Examples of all agents in one padded stack, and how an agent draws its batches.
+
+Host side: `Examples`, flat arrays as a loader returns them. Device side:
+`AgentData` and `World`, stacked over agents; padding never contributes to anything.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.types import Array, Batch, InputError, Key
+
+
+class Examples(NamedTuple):
+    """Labelled examples of many users, flat and on the host."""
+
+    x: np.ndarray  # [E, ...] in a compact dtype: images are uint8, ink is 255
+    y: np.ndarray  # [E] int32, 0 .. num_classes - 1
+    user: np.ndarray  # [E] int32, who produced the example
+    num_classes: int
+    is_test: np.ndarray | None = None  # [E] bool where the source has an own split
+
+
+class AgentData(NamedTuple):
+    """One split (train, validation or test) of all agents."""
+
+    examples: Mapping[str, Array]  # leaves [N, M, ...]
+    size: Array  # [N] int32, real examples of each agent
+
+
+class World(NamedTuple):
+    """Everything the agents can learn from or are judged by."""
+
+    train: AgentData
+    valid: AgentData
+    test: AgentData
+    cluster: Array  # [N] int32, ground-truth group or zeros
+
+
+# Which of its examples ONE agent takes in one step: (key, step, size) -> [B].
+Sampler = Callable[[Key, Array, Array], Array]
+
+
+def cyclic_window(batch_size: int) -> Sampler:
+    """Consecutive examples, wrapping around; every example is used equally often.
+
+    Order the examples beforehand (`partition` shuffles them once per run).
+    """
+    _check_batch_size(batch_size)
+
+    def sample(key: Key, step: Array, size: Array) -> Array:
+        del key
+        # step * batch_size, reduced first so that long runs do not overflow
+        start = (step % size) * (batch_size % size)
+        return (start + jnp.arange(batch_size, dtype=jnp.int32)) % size
+
+    return sample
+
+
+def with_replacement(batch_size: int) -> Sampler:
+    """Independent uniform draws."""
+    _check_batch_size(batch_size)
+
+    def sample(key: Key, step: Array, size: Array) -> Array:
+        del step
+        return jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+
+    return sample
+
+
+def take_batch(examples: Mapping[str, Array], indices: Array) -> Batch:
+    """The batch of ONE agent: `examples` leaves `[M, ...]`, `indices` `[B]`."""
+    batch = {name: jnp.asarray(leaf)[indices] for name, leaf in examples.items()}
+    return {**batch, "valid": jnp.ones(indices.shape, bool)}
+
+
+def whole_set(examples: Mapping[str, Array], size: Array) -> Batch:
+    """All examples of ONE agent as one batch, padding marked invalid."""
+    num_examples = next(iter(examples.values())).shape[0]
+    return {**examples, "valid": jnp.arange(num_examples) < size}
+
+
+def stack_agents(agents: list[dict[str, np.ndarray]]) -> AgentData:
+    """Pads every agent's examples (leaves `[M_n, ...]`) to the longest and stacks."""
+    sizes = [len(next(iter(examples.values()))) for examples in agents]
+    longest = max(sizes)
+
+    def pad(leaf: np.ndarray) -> np.ndarray:
+        widths = [(0, longest - len(leaf))] + [(0, 0)] * (leaf.ndim - 1)
+        return np.pad(leaf, widths)
+
+    stacked = {
+        name: np.stack([pad(examples[name]) for examples in agents])
+        for name in agents[0]
+    }
+    return AgentData(stacked, np.asarray(sizes, np.int32))
+
+
+def num_agents(world: World) -> int:
+    """N."""
+    return world.train.size.shape[0]
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise InputError(f"Need a batch size of 1 or more, got {batch_size}.")

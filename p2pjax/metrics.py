@@ -1,0 +1,74 @@
+"""What is measured: summaries over runs, disagreement, norms, traffic."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax import mixing
+from p2pjax.owners import MixPlan
+from p2pjax.slices import LOCAL
+from p2pjax.types import Array, PyTree
+
+PERCENTILES = (20, 40, 60, 80)
+BYTES_PER_PARAMETER = 4  # float32 on the wire
+
+
+def over_runs(values: np.ndarray) -> dict[str, float]:
+    """Summary of one value per run; the paper's bars are the 40th and 60th percentile.
+
+    >>> over_runs(np.array([1.0, 2.0, 4.0]))["median"]
+    2.0
+    """
+    values = np.asarray(values, np.float64)
+    percentiles = np.percentile(values, PERCENTILES)
+    return {
+        "median": float(np.median(values)),
+        **{f"p{p}": float(v) for p, v in zip(PERCENTILES, percentiles, strict=True)},
+        "mean": float(values.mean()),
+        "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+        "runs": len(values),
+    }
+
+
+def parameter_norm(params: PyTree) -> Array:
+    """Euclidean norm of each agent's parameters, `[N]`."""
+    leaves = [
+        jnp.square(p).reshape(p.shape[0], -1).sum(1) for p in jax.tree.leaves(params)
+    ]
+    return jnp.sqrt(sum(leaves))
+
+
+def disagreement(params: PyTree, plan: MixPlan) -> Array:
+    """How far the members of each owner class are apart, `[C]`.
+
+    Largest standard deviation over a group among the parameters of the class, averaged
+    over the groups; 0 for a class that nobody shares.
+    """
+    leaves = jax.tree.leaves(params)
+    values = []
+    for owner_class in plan.classes:
+        if not owner_class.is_shared:
+            values.append(jnp.zeros(()))
+            continue
+        mean = mixing.by_group_mean(owner_class.owner)
+        largest = jnp.zeros(len(owner_class.owner))  # [N], the agent's group
+        for block in owner_class.blocks:
+            where = (slice(None), *map(slice, block.start, block.stop))
+            x = leaves[block.leaf][where]
+            variance = mean(jnp.square(x - mean(x))).reshape(x.shape[0], -1)
+            if variance.shape[1]:
+                largest = jnp.maximum(largest, variance.max(1))
+        groups = [
+            int(np.flatnonzero(owner_class.owner == group)[0])
+            for group in np.unique(owner_class.owner)
+            if group != LOCAL
+        ]
+        values.append(jnp.sqrt(largest[np.asarray(groups)]).mean())
+    return jnp.stack(values)
+
+
+def shared_fraction(plan: MixPlan) -> float:
+    """Share of an agent's parameters that somebody averages, mean over agents."""
+    total = sum(c.size for c in plan.classes)
+    shared = sum(c.size * float((c.owner != LOCAL).mean()) for c in plan.classes)
+    return shared / total

@@ -1,0 +1,228 @@
+"""The only code that moves parameters between agents.
+
+`mix` walks over the owner classes of a plan and over column blocks of each class, and
+overwrites each block with a combination of agents' rows. Nothing of shape [N, K, P] is
+ever built, and blocks keep the temporary memory at a few megabytes. Weights are taken
+as they are; the constructors of `Peers` normalise.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.owners import Block, MixPlan
+from p2pjax.slices import LOCAL
+from p2pjax.topology import Topology
+from p2pjax.types import Array, PyTree
+
+BLOCK_BYTES = 8 << 20  # of a column block over all agents; 4-20 MB is best on CPU
+DENSE_FROM = 5  # one matmul beats gathers from about K = N / 5 slots
+
+Combine = Callable[[Array], Array]  # a column block [N, ...] -> the mixed block
+
+
+class Peers(NamedTuple):
+    """Whom every agent combines and how much each of them counts."""
+
+    ids: Array  # [N, K] int32; ids[n, 0] == n
+    weight: Array  # [N, K]
+
+
+def mix(params: PyTree, plan: MixPlan, combine: Callable[..., Combine]) -> PyTree:
+    """Mixes stacked parameters class by class, in place where they are donated.
+
+    Args:
+      params: leaves `[N, ...]`.
+      plan: owner classes.
+      combine: takes the owner vector `[N]` of a class (numpy) and returns how a column
+        block of that class is mixed.
+    """
+    leaves, structure = jax.tree.flatten(params)
+    for owner_class in plan.classes:
+        if owner_class.is_shared:
+            combine_block = combine(owner_class.owner)
+            for block in owner_class.blocks:
+                leaves[block.leaf] = _mix_block(
+                    leaves[block.leaf], block, combine_block
+                )
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _mix_block(leaf: Array, block: Block, combine: Combine) -> Array:
+    leaf = jnp.asarray(leaf)
+    start, extent = np.asarray(block.start), np.subtract(block.stop, block.start)
+    if block.size == 0:
+        return leaf
+    num_agents = leaf.shape[0]
+    axis = int(extent.argmax()) if len(extent) else None
+    if axis is None:
+        return combine(leaf)
+    bytes_per_column = num_agents * leaf.dtype.itemsize * block.size // extent[axis]
+    length = int(np.clip(BLOCK_BYTES // bytes_per_column, 1, extent[axis]))
+
+    def advance(leaf: Array, first: Array | int, length: int) -> Array:
+        sizes = [num_agents, *extent.tolist()]
+        sizes[axis + 1] = length
+        at = [0, *start.tolist()]
+        at[axis + 1] = first
+        mixed = combine(jax.lax.dynamic_slice(leaf, at, sizes))
+        leaf = jax.lax.dynamic_update_slice(leaf, mixed, at)
+        # Without the barrier XLA:CPU (openxla/xla 49176) may return wrong numbers
+        # where an in-place update of a leaf with an axis of size 1 is reshaped.
+        return jax.lax.optimization_barrier(leaf)
+
+    num_blocks, tail = divmod(int(extent[axis]), length)
+    begin = int(start[axis])
+    if num_blocks == 1:
+        leaf = advance(leaf, begin, length)
+    else:
+        leaf = jax.lax.fori_loop(
+            0,
+            num_blocks,
+            lambda i, leaf: advance(leaf, begin + i * length, length),
+            leaf,
+        )
+    return advance(leaf, begin + num_blocks * length, tail) if tail else leaf
+
+
+def by_peers(peers: Peers) -> Combine:
+    """`out[n] = sum_k weight[n, k] * block[ids[n, k]]`."""
+    num_agents, num_slots = peers.ids.shape
+    if num_slots * DENSE_FROM >= num_agents > 2 * DENSE_FROM:
+        return by_matrix(dense(peers))
+
+    def combine(block: Array) -> Array:
+        weight = peers.weight.astype(block.dtype)
+
+        def add_slot(total: Array, slot: tuple[Array, Array]) -> tuple[Array, None]:
+            ids, weight = slot
+            return total + _per_agent(weight, block) * block[ids], None
+
+        first = _per_agent(weight[:, 0], block) * block  # slot 0 is the agent itself
+        slots = peers.ids.T[1:], weight.T[1:]
+        return jax.lax.scan(add_slot, first, slots, unroll=5)[0]
+
+    return combine
+
+
+def by_matrix(matrix: Array) -> Combine:
+    """`out = matrix @ block`: for graphs that are nearly complete."""
+
+    def combine(block: Array) -> Array:
+        return jnp.tensordot(
+            matrix.astype(block.dtype), block, 1, precision=jax.lax.Precision.HIGHEST
+        )
+
+    return combine
+
+
+def dense(peers: Peers) -> Array:
+    """The mixing matrix `[N, N]`, row = receiver."""
+    num_agents = peers.ids.shape[0]
+    rows = jnp.arange(num_agents)[:, None]
+    zeros = jnp.zeros((num_agents, num_agents), peers.weight.dtype)
+    return zeros.at[rows, peers.ids].add(peers.weight)
+
+
+def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
+    """Exact (weighted) mean within every group of equal owner; LOCAL keeps its own.
+
+    Args:
+      owner: `[N]`, static.
+      weight: `[N]` positive, or None for equal weights.
+    """
+    tables, row_of_agent = _group_tables(owner)
+    weight = jnp.ones(len(owner)) if weight is None else jnp.asarray(weight)
+    is_local = owner == LOCAL
+
+    def combine(block: Array) -> Array:
+        means = []
+        for members in tables:  # [groups, size]
+            shares = weight[members].astype(block.dtype)
+            shares = shares / shares.sum(1, keepdims=True)
+            rows = block[members]
+            shape = (*shares.shape, *(1,) * (block.ndim - 1))
+            means.append((rows * shares.reshape(shape)).sum(1))
+        mixed = jnp.concatenate(means)[row_of_agent]
+        return jnp.where(_per_agent(is_local, block), block, mixed)
+
+    return combine
+
+
+def _group_tables(owner: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Members of every group, one table per group size, and each agent's group row.
+
+    Tables without padding: a group never touches another one's numbers, and the work
+    is one row per agent.
+    """
+    groups = [np.flatnonzero(owner == g) for g in np.unique(owner) if g != LOCAL]
+    groups.sort(key=len)
+    row_of_agent = np.zeros(len(owner), np.int32)
+    by_size: dict[int, list[np.ndarray]] = {}
+    for row, members in enumerate(groups):
+        row_of_agent[members] = row
+        by_size.setdefault(len(members), []).append(members)
+    return [np.stack(same_size) for same_size in by_size.values()], row_of_agent
+
+
+def metropolis(
+    topology: Topology, owner: np.ndarray, weight: Array | None = None
+) -> Peers:
+    """Metropolis weights on the graph restricted to edges between equal owners.
+
+    With weights per agent, the Metropolis-Hastings chain whose stationary law is the
+    weights: repeated mixing reaches the weighted mean of every connected group.
+    """
+    linked = same_owner(topology, owner)  # [N, D]
+    degree = linked.sum(1)  # [N]
+    larger = jnp.maximum(degree[:, None], degree[topology.neighbor])
+    share = linked / (1.0 + larger)
+    if weight is not None:
+        weight = jnp.asarray(weight, share.dtype)
+        share = share * jnp.minimum(1, weight[topology.neighbor] / weight[:, None])
+    return _with_self(topology, linked, share)
+
+
+def halves(partner: Array, owner: np.ndarray, weight: Array | None = None) -> Peers:
+    """Both ends of a matched pair with equal owner take their (weighted) mean."""
+    topology = pairing(partner)
+    linked = same_owner(topology, owner)
+    if weight is None:
+        share = linked * 0.5
+    else:
+        weight = jnp.asarray(weight)
+        theirs = weight[topology.neighbor]
+        share = linked * theirs / (weight[:, None] + theirs)
+    return _with_self(topology, linked, share)
+
+
+def pairing(partner: Array) -> Topology:
+    """A matching `[N]` as a graph of width one; who is alone is its own partner."""
+    partner = jnp.asarray(partner)
+    return Topology(partner[:, None], (partner != jnp.arange(len(partner)))[:, None])
+
+
+def same_owner(topology: Topology, owner: np.ndarray) -> Array:
+    """`[N, D]`: links whose two ends average the parameters of this class."""
+    owners = jnp.asarray(owner, jnp.int32)
+    mine = owners[:, None]
+    return topology.mask & (owners[topology.neighbor] == mine) & (mine != LOCAL)
+
+
+def _with_self(topology: Topology, linked: Array, share: Array) -> Peers:
+    """Adds slot 0, the remainder; links that do not count point at the agent itself.
+
+    So a neighbour's values cannot leak through a weight of zero (0 * inf).
+    """
+    own = jnp.arange(linked.shape[0], dtype=jnp.int32)[:, None]
+    ids = jnp.where(linked, topology.neighbor, own)
+    weight = jnp.concatenate([1 - share.sum(1, keepdims=True), share], axis=1)
+    return Peers(jnp.concatenate([own, ids], axis=1), weight)
+
+
+def _per_agent(values: Array, block: Array) -> Array:
+    """`[N]` -> `[N, 1, ...]`, to multiply a block."""
+    return values.reshape((-1,) + (1,) * (block.ndim - 1))

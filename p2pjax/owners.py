@@ -1,0 +1,207 @@
+"""Owner classes: the parameters grouped by the agents that average them.
+
+Columns of the stacked parameters whose owners agree in every agent form a class; a
+class is a set of static rectangles of leaves, so mixing all classes costs about as
+much as mixing everything once, however many partial models there are.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from p2pjax import slices
+from p2pjax.slices import ABSENT, LOCAL, Cells, Scheme, Wiring
+from p2pjax.types import InputError, PyTree
+
+
+class Block(NamedTuple):
+    """A rectangle of one leaf, without the agents axis."""
+
+    leaf: int  # position in `jax.tree.leaves`
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Parameters per agent."""
+        return int(np.prod(np.subtract(self.stop, self.start)))
+
+
+class OwnerClass(NamedTuple):
+    """Parameters with the same owner in every agent."""
+
+    owner: np.ndarray  # [N]; agents with equal values average, LOCAL keeps its own
+    blocks: tuple[Block, ...]
+
+    @property
+    def size(self) -> int:
+        """Parameters per agent."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether anybody averages these parameters."""
+        return bool((self.owner != LOCAL).any())
+
+
+class MixPlan(NamedTuple):
+    """All parameters, each in exactly one class."""
+
+    classes: tuple[OwnerClass, ...]  # [C]
+
+
+def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> MixPlan:
+    """Owner classes of a scheme.
+
+    Args:
+      scheme: the partial models and their dependencies.
+      cells: model of every cell, aligned (`slices.align`).
+      wiring: which part's cells lie along which axis of which leaf. The highest part
+        of a leaf is the one it belongs to, the others are read.
+      params: parameters of ONE agent, or their shapes.
+    """
+    below = slices.dependency_closure(scheme.depends, len(scheme.models))
+    slices.check_cells(cells, below)
+    table = slices.lowest_owner(below, scheme.cross_model)
+    sources = slices.readable(cells)
+    found: dict[bytes, tuple[np.ndarray, list[Block]]] = {}
+    for index, (path, leaf) in enumerate(leaves_with_paths(params)):
+        axes = _cell_axes(path, leaf.shape, wiring, cells, scheme.neutral_input)
+        spans = [
+            [(0, length)]
+            if part is None
+            else list(slices.runs(np.concatenate([cells[part], sources[part]])))
+            for part, length in zip(axes, leaf.shape, strict=True)
+        ]
+        for spans_of_block in itertools.product(*spans):
+            start, stop = zip(*spans_of_block, strict=True)
+            owner = _owner(axes, start, cells, sources, table)
+            blocks = found.setdefault(owner.tobytes(), (owner, []))[1]
+            blocks.append(Block(index, start, stop))
+    return MixPlan(
+        tuple(OwnerClass(owner, tuple(blocks)) for owner, blocks in found.values())
+    )
+
+
+def whole_model(num_agents: int, params: PyTree) -> MixPlan:
+    """One class: everybody averages everything (FedAvg, gossip)."""
+    blocks = tuple(
+        Block(index, (0,) * len(leaf.shape), tuple(leaf.shape))
+        for index, leaf in enumerate(jax.tree.leaves(params))
+    )
+    return MixPlan((OwnerClass(np.zeros(num_agents, int), blocks),))
+
+
+def owner_arrays(plan: MixPlan, params: PyTree) -> PyTree:
+    """Owner of every parameter, leaves `[N, ...]`: for inspection and small models."""
+    leaves, structure = jax.tree.flatten(params)
+    num_agents = len(plan.classes[0].owner)
+    owners = [np.full((num_agents, *leaf.shape), LOCAL) for leaf in leaves]
+    for owner, blocks in plan.classes:
+        for block in blocks:
+            where = (slice(None), *map(slice, block.start, block.stop))
+            axes = (num_agents,) + (1,) * len(block.start)
+            owners[block.leaf][where] = owner.reshape(axes)
+    return jax.tree.unflatten(structure, owners)
+
+
+def presence(cells: Cells, wiring: Wiring, params: PyTree) -> PyTree:
+    """Which parameters each agent has: bools broadcastable to leaves `[N, ...]`."""
+    sources = slices.readable(cells)
+
+    def of_leaf(path: str, leaf: PyTree) -> np.ndarray:
+        axes = _cell_axes(path, leaf.shape, wiring, cells, False)
+        result = np.ones((len(cells[0]),) + (1,) * len(axes), bool)
+        for axis, part in enumerate(axes):
+            if part is not None:
+                held = cells if part == _held_part(axes) else sources
+                shape = np.ones(len(axes) + 1, int)
+                shape[[0, axis + 1]] = held[part].shape
+                result = result & (held[part] != ABSENT).reshape(shape)
+        return result
+
+    arrays = [of_leaf(path, leaf) for path, leaf in leaves_with_paths(params)]
+    return jax.tree.unflatten(jax.tree.structure(params), arrays)
+
+
+def permute_cells(
+    params: PyTree, order: Cells, wiring: Wiring, *, inverse: bool = False
+) -> PyTree:
+    """Reorders the cells of stacked parameters: column c takes what was `order[n, c]`.
+
+    With `inverse`, aligned parameters go back to each agent's own order.
+    """
+    leaves = []
+    for path, leaf in leaves_with_paths(params):
+        for axis, part in enumerate(wiring[path], start=1):
+            if part is not None:
+                columns = np.argsort(order[part]) if inverse else order[part]
+                shape = np.ones(np.ndim(leaf), int)
+                shape[[0, axis]] = columns.shape
+                leaf = np.take_along_axis(leaf, columns.reshape(shape), axis)
+        leaves.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+
+def leaves_with_paths(tree: PyTree) -> list[tuple[str, PyTree]]:
+    """Leaves in order, each with a path such as `layer_1/kernel`."""
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+def _cell_axes(
+    path: str,
+    shape: tuple[int, ...],
+    wiring: Wiring,
+    cells: Cells,
+    neutral_input: bool,
+) -> tuple[int | None, ...]:
+    axes = wiring.get(path)
+    if axes is None or len(axes) != len(shape):
+        raise InputError(
+            f"Need the wiring of every leaf, one entry per axis, got {axes} for "
+            f"{path} of shape {shape}."
+        )
+    for part, length in zip(axes, shape, strict=True):
+        if part is not None and length != cells[part].shape[1]:
+            raise InputError(
+                f"Layouts do not add up: {path} of shape {shape} has an axis of "
+                f"{length} for part {part}, whose layout has {cells[part].shape[1]} "
+                "cells."
+            )
+    return tuple(None if neutral_input and part == 0 else part for part in axes)
+
+
+def _held_part(axes: tuple[int | None, ...]) -> int:
+    return max(part for part in axes if part is not None)
+
+
+def _owner(
+    axes: tuple[int | None, ...],
+    start: tuple[int, ...],
+    cells: Cells,
+    sources: Cells,
+    table: np.ndarray,
+) -> np.ndarray:
+    """Owner `[N]` of the parameters in the block that begins at `start`."""
+    attached = [
+        (part, c) for part, c in zip(axes, start, strict=True) if part is not None
+    ]
+    held = _held_part(axes)
+    owner: np.ndarray | None = None
+    bypasses = np.zeros(len(cells[0]), bool)  # reads through a part the agent lacks
+    for part, column in attached:
+        models = (cells if part == held else sources)[part][:, column]
+        models = np.where(models == ABSENT, LOCAL, models)
+        owner = models if owner is None else table[owner, models]
+        if part != held:
+            bypasses |= slices.lacks_part(cells[part])
+    assert owner is not None
+    # A link that skips a part is not the same link as one that does not.
+    owner = np.where((owner != LOCAL) & bypasses, owner + table.size, owner)
+    values, group_sizes = np.unique(owner, return_counts=True)
+    return np.where(np.isin(owner, values[group_sizes > 1]), owner, LOCAL)

@@ -1,0 +1,364 @@
+"""Partial models: which cells of which agents they own, and who owns a parameter.
+
+Bouchra Pilet, Frey, Taiani (2021), "Multi-task learning by partial averaging". An
+agent's network is cut into slices, each slice implements one partial model, and a
+model may depend on others. `attach` gives every cell its model, `align` puts the same
+cell of all agents into the same column, `mix_plan` groups the parameters into classes
+that are averaged among the same agents. All of it is numpy, done once, on the host.
+"""
+
+import itertools
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from p2pjax.types import InputError
+
+LOCAL = -1  # a cell or a parameter that its agent shares with nobody
+ABSENT = -2  # padding: a cell that the agent does not have
+
+Layout = tuple[int, ...]  # cells of every part, the input first
+Wiring = dict[str, tuple[int | None, ...]]  # leaf path -> part along each axis
+Cells = tuple[np.ndarray, ...]  # per part [N, n]: the model of every cell
+
+
+class PartialModel(NamedTuple):
+    """Cells that several agents implement together; what is left over is local."""
+
+    cells: Layout  # how many of every part
+    members: tuple[int, ...]  # agents that implement it
+    offsets: tuple[Layout, ...] | None = None  # [member][part] first column, or placed
+
+
+class Scheme(NamedTuple):
+    """The networks of all agents and the partial models cut out of them."""
+
+    networks: tuple[Layout, ...]  # per agent; 0 cells: the agent lacks that part
+    models: tuple[PartialModel, ...] = ()
+    depends: tuple[tuple[int, int], ...] = ()  # (a, b): model a depends on model b
+    cross_model: bool = False  # Algorithm 2: average weights between unordered models
+    neutral_input: bool = False  # input cells belong to no model
+
+
+def network_layout(text: str) -> Layout:
+    """Reads a full network, written as in the paper: `784=300=100=62`."""
+    return _parse(text, "=", "a network such as 784=300=100=62")
+
+
+def model_layout(text: str) -> Layout:
+    """Reads a partial model, written as in the paper: `784-250-80-62`."""
+    return _parse(text, "-", "a partial model such as 784-250-80-62")
+
+
+def _parse(text: str, separator: str, what: str) -> Layout:
+    fields = text.strip().split(separator)
+    if len(fields) < 2 or not all(f.isascii() and f.isdigit() for f in fields):
+        raise InputError(f"Need {what}, cells joined by '{separator}', got '{text}'.")
+    return tuple(int(field) for field in fields)
+
+
+def dependency_closure(
+    depends: Sequence[tuple[int, int]], num_models: int
+) -> np.ndarray:
+    """`below[a, b]`: model a depends on b, directly or not. Refuses cycles."""
+    below = np.zeros((num_models, num_models), bool)
+    for a, b in depends:
+        if not (0 <= a < num_models and 0 <= b < num_models):
+            raise InputError(
+                f"Need dependencies among models 0 to {num_models - 1}, got {a} -> {b}."
+            )
+        below[a, b] = True
+    direct = below.copy()
+    for k in range(num_models):
+        below |= below[:, k, None] & below[None, k, :]
+    cyclic = np.flatnonzero(below.diagonal())
+    if cyclic.size:
+        raise InputError(
+            f"Need dependencies without cycles, but models {cyclic.tolist()} depend on "
+            "themselves through the given pairs: remove one of the pairs."
+        )
+    # An edge a -> b is implied by the others where a path of two or more edges exists.
+    implied = direct & (direct.astype(int) @ below.astype(int) > 0)
+    for a, b in np.argwhere(implied):
+        warnings.warn(f"Dependency {a} -> {b} is implied by the others.", stacklevel=2)
+    return below
+
+
+def lowest_owner(below: np.ndarray, cross_model: bool) -> np.ndarray:
+    """Owner of a parameter between cells of models a and b: table `[M + 1, M + 1]`.
+
+    The last row and column stand for local cells. Models of which neither is lower
+    leave the parameter local or, with `cross_model`, to the pair, numbered from M.
+    """
+    num_models = len(below)
+    table = np.full((num_models + 1, num_models + 1), LOCAL)
+    pair_ids = itertools.count(num_models)
+    for a in range(num_models):
+        table[a, a] = a
+        for b in range(a):
+            if below[a, b] or below[b, a]:
+                owner = a if below[a, b] else b
+            else:
+                owner = next(pair_ids) if cross_model else LOCAL
+            table[a, b] = table[b, a] = owner
+    return table
+
+
+def attach(scheme: Scheme) -> Cells:
+    """The model of every cell, in each agent's own column order.
+
+    Models without offsets are placed one after the other into the first columns that
+    are free in all their members; an agent's remaining cells are local.
+    """
+    _check_scheme(scheme)
+    num_agents, num_parts = len(scheme.networks), len(scheme.networks[0])
+    widths = _effective_widths(scheme.networks)
+    cells = []
+    for part in range(num_parts):
+        own = np.asarray([network[part] for network in scheme.networks])  # [N]
+        columns = _placement(
+            [model.members for model in scheme.models],
+            [model.cells[part] for model in scheme.models],
+            num_agents,
+        )
+        width = max(int(widths[:, part].max()), 1 + max(map(_last, columns), default=0))
+        models = np.full((num_agents, width), ABSENT)
+        for index, model in enumerate(scheme.models):
+            for slot, member in enumerate(model.members):
+                where = columns[index]
+                if model.offsets is not None:
+                    where = model.offsets[slot][part] + np.arange(model.cells[part])
+                _claim(models[member], where, index, own[member], member, part)
+        for agent in range(num_agents):
+            free = np.flatnonzero(models[agent] == ABSENT)
+            left = own[agent] - (width - len(free))
+            models[agent, free[:left]] = LOCAL
+        cells.append(models)
+    return tuple(cells)
+
+
+def check_cells(cells: Cells, below: np.ndarray) -> None:
+    """Refuses cells whose models are incomplete or differ between agents."""
+    num_models = len(below)
+    sizes = np.stack(  # [N, parts, M]
+        [(part[..., None] == np.arange(num_models)).sum(1) for part in cells], axis=1
+    )
+    implements = np.any(sizes, axis=1)  # [N, M]
+    for model in range(num_models):
+        members = np.flatnonzero(implements[:, model])
+        _check_dependencies(model, members.tolist(), implements, below)
+        if len(members) == 0:
+            warnings.warn(f"No agent implements model {model}.", stacklevel=2)
+            continue
+        layouts = sizes[members, :, model]
+        if (layouts != layouts[0]).any():
+            other = members[(layouts != layouts[0]).any(1)][0]
+            raise InputError(
+                f"Need the same cells of model {model} in every agent, but agent "
+                f"{members[0]} has {_dashed(sizes[members[0], :, model])} and agent "
+                f"{other} has {_dashed(sizes[other, :, model])}."
+            )
+
+
+def align(cells: Cells) -> tuple[Cells, Cells]:
+    """Puts the k-th cell of a model into the same column in all agents.
+
+    Cells of one part are interchangeable, so agents may be reordered freely, except in
+    the input and the output, whose order the data fixes.
+
+    Returns:
+      The aligned cells, and per part the order `[N, n]`: aligned column c of agent n is
+      its own column `order[n, c]`.
+    """
+    aligned, orders = [], []
+    for part, models in enumerate(cells):
+        num_agents, width = models.shape
+        order = np.tile(np.arange(width), (num_agents, 1))
+        if not _is_aligned(models):
+            if part in (0, len(cells) - 1):
+                raise InputError(
+                    f"Need the same columns for a model in all agents in part {part}: "
+                    "the order of inputs and outputs is given by the data."
+                )
+            order, models = _reorder(models)
+        aligned.append(models)
+        orders.append(order)
+    return tuple(aligned), tuple(orders)
+
+
+def _reorder(models: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    num_agents, width = models.shape
+    owned = [model for model in np.unique(models) if model >= 0]
+    members = [np.flatnonzero((models == model).any(1)) for model in owned]
+    sizes = [int((models == model).sum(1).max()) for model in owned]
+    columns = _placement(members, sizes, num_agents)
+    width = max(width, 1 + max(map(_last, columns)))
+    padded = np.full((num_agents, width), ABSENT)
+    padded[:, : models.shape[1]] = models
+    order = np.full((num_agents, width), -1)
+    for model, who, where in zip(owned, members, columns, strict=True):
+        for member in who:
+            order[member, where] = np.flatnonzero(padded[member] == model)
+    for agent in range(num_agents):  # then what is its own, then padding
+        rest = np.concatenate(
+            [np.flatnonzero(padded[agent] == kind) for kind in (LOCAL, ABSENT)]
+        )
+        order[agent, order[agent] < 0] = rest
+    return order, np.take_along_axis(padded, order, axis=1)
+
+
+def _is_aligned(models: np.ndarray) -> bool:
+    return all(
+        len(np.unique(models[(models == model).any(1)] == model, axis=0)) <= 1
+        for model in np.unique(models)
+        if model >= 0
+    )
+
+
+def _placement(
+    members: Sequence[Sequence[int] | np.ndarray], sizes: Sequence[int], num_agents: int
+) -> list[np.ndarray]:
+    """First fit: columns of every model, free in all of its members."""
+    taken = np.zeros((num_agents, sum(sizes)), bool)
+    columns = []
+    for who, size in zip(map(np.asarray, members), sizes, strict=True):
+        where = np.flatnonzero(~taken[who.astype(int)].any(0))[:size]
+        taken[np.ix_(who.astype(int), where)] = True
+        columns.append(where)
+    return columns
+
+
+def _last(columns: np.ndarray) -> int:
+    return int(columns[-1]) if len(columns) else -1
+
+
+def _claim(
+    row: np.ndarray, where: np.ndarray, model: int, own: int, agent: int, part: int
+) -> None:
+    """Gives columns of one agent's part to a model, or says why it cannot."""
+    used = int((row != ABSENT).sum()) + len(where)
+    if used > own:
+        raise InputError(
+            f"Layouts do not add up: agent {agent} has {own} cells in part {part}, but "
+            f"its partial models need {used} or more; shrink a model or widen the "
+            "network."
+        )
+    if len(where) and (where[0] < 0 or where[-1] >= len(row)):
+        raise InputError(
+            f"Model {model} starts at column {where[0]} of part {part} of agent "
+            f"{agent} and ends past its {own} cells: change the offset."
+        )
+    if (row[where] != ABSENT).any():
+        raise InputError(
+            f"Model {model} overlaps model {row[where].max()} in part {part} of agent "
+            f"{agent}: change one of the offsets."
+        )
+    row[where] = model
+
+
+def _check_scheme(scheme: Scheme) -> None:
+    num_agents = len(scheme.networks)
+    if num_agents == 0:
+        raise InputError("Need the network of at least one agent, got none.")
+    num_parts = len(scheme.networks[0])
+    for agent, network in enumerate(scheme.networks):
+        if len(network) != num_parts or network[0] < 1 or network[-1] < 1:
+            raise InputError(
+                f"Need networks of {num_parts} parts with inputs and outputs, got "
+                f"{'='.join(map(str, network))} for agent {agent} (write 0 for a "
+                "hidden part that an agent lacks)."
+            )
+    implements = np.zeros((num_agents, len(scheme.models)), bool)
+    for index, model in enumerate(scheme.models):
+        if len(model.cells) != num_parts:
+            raise InputError(
+                f"Layouts do not add up: model {index} is {_dashed(model.cells)}, "
+                f"{len(model.cells)} parts, but the networks have {num_parts}."
+            )
+        outside = [m for m in model.members if not 0 <= m < num_agents]
+        if outside:
+            raise InputError(
+                f"Need members of model {index} among agents 0 to {num_agents - 1}, "
+                f"got {outside}: lower the number of members or add agents."
+            )
+        if len(set(model.members)) < len(model.members):
+            raise InputError(f"Model {index} names a member twice: {model.members}.")
+        if model.offsets is not None and len(model.offsets) != len(model.members):
+            raise InputError(
+                f"Need an offset per member of model {index}, got "
+                f"{len(model.offsets)} for {len(model.members)} members."
+            )
+        if len(model.members) == 0:
+            warnings.warn(f"No agent implements model {index}.", stacklevel=2)
+        implements[list(model.members), index] = True
+    below = dependency_closure(scheme.depends, len(scheme.models))
+    for index, model in enumerate(scheme.models):
+        _check_dependencies(index, model.members, implements, below)
+
+
+def _check_dependencies(
+    model: int, members: Sequence[int], implements: np.ndarray, below: np.ndarray
+) -> None:
+    for other in np.flatnonzero(below[model]):
+        lacking = [member for member in members if not implements[member, other]]
+        if lacking:
+            raise InputError(
+                f"Model {model} depends on model {other}, but agents {lacking} "
+                f"implement {model} and not {other}: add them to the members of "
+                f"{other} or drop the dependency."
+            )
+
+
+def _effective_widths(networks: Sequence[Layout]) -> np.ndarray:
+    """Columns `[N, parts]` an agent needs: a part it lacks passes its input on."""
+    widths = np.asarray(networks)
+    for part in range(1, widths.shape[1]):
+        lacking = widths[:, part] == 0
+        widths[lacking, part] = widths[lacking, part - 1]
+    return widths
+
+
+def _dashed(layout: Sequence[int] | np.ndarray) -> str:
+    return "-".join(str(int(cells)) for cells in layout)
+
+
+def widths(cells: Cells) -> Layout:
+    """Columns of every part of the stacked network, padding included."""
+    return tuple(part.shape[1] for part in cells)
+
+
+def lacks_part(models: np.ndarray) -> np.ndarray:
+    """`[N]`: agents that have no cell in this part."""
+    return (models == ABSENT).all(1)
+
+
+def cell_masks(cells: Cells) -> dict[str, dict[str, np.ndarray]]:
+    """Collection `cells` of the models: what each agent has, empty if all have all."""
+    if not any((part == ABSENT).any() for part in cells):
+        return {}
+    return {
+        f"layer_{part}": {"mask": models != ABSENT, "present": ~lacks_part(models)}
+        for part, models in enumerate(cells)
+        if part > 0
+    }
+
+
+def readable(cells: Cells) -> Cells:
+    """The cells whose output a column carries; a lacking part passes its input on."""
+    result = [cells[0]]
+    for models in cells[1:]:
+        before, lacking = result[-1], lacks_part(models)
+        fitted = np.full_like(models, ABSENT)
+        shared = min(before.shape[1], models.shape[1])
+        fitted[:, :shared] = before[:, :shared]
+        result.append(np.where(lacking[:, None], fitted, models))
+    return tuple(result)
+
+
+def runs(models: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Consecutive columns with the same model in every agent: (start, stop)."""
+    changes = np.flatnonzero((models[:, 1:] != models[:, :-1]).any(0)) + 1
+    edges = [0, *changes.tolist(), models.shape[1]]
+    return itertools.pairwise(edges)

@@ -1,0 +1,95 @@
+"""What one agent has to learn: pure functions of ONE agent.
+
+A `Task` never sees the agents axis; `training` and `simulate` batch it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+
+ExampleLoss = Callable[[Array, Array], Array]  # logits [B, k], labels [B] -> [B]
+
+
+class Task(NamedTuple):
+    """Functions of one agent."""
+
+    init: Callable[[Key], Variables]
+    loss: Callable[[Variables, Batch, Key], tuple[Array, PyTree]]  # training mode
+    evaluate: Callable[[Variables, Batch], dict[str, Ratio]]  # sums over valid examples
+
+
+def squared_error(logits: Array, labels: Array) -> Array:
+    """Half the squared distance of sigmoid outputs to the one-hot label."""
+    target = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    return jnp.square(jax.nn.sigmoid(logits) - target).sum(-1) / 2
+
+
+def binary_cross_entropy(logits: Array, labels: Array) -> Array:
+    """Cross-entropy of every sigmoid output against the one-hot label, summed."""
+    target = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    return optax.sigmoid_binary_cross_entropy(logits, target).sum(-1)
+
+
+def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
+    """Cross-entropy of the softmax over outputs."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def classification(
+    module: nn.Module, input_shape: tuple[int, ...], loss: ExampleLoss
+) -> Task:
+    """Classify `batch["x"]` into `batch["y"]`; integer images are scaled to [0, 1].
+
+    Args:
+      module: flax module from inputs `[B, *input_shape]` to logits `[B, k]`.
+      input_shape: shape of one example.
+      loss: loss of every example of a batch.
+    """
+
+    def init_fn(key: Key) -> Variables:
+        collections = dict(module.init(key, jnp.zeros((1, *input_shape), jnp.float32)))
+        return Variables(collections.pop("params"), collections)
+
+    def apply(variables: Variables, x: Array) -> Array:
+        collections = {"params": variables.params, **variables.stats}
+        return jnp.asarray(module.apply(collections, as_float(x)))
+
+    def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
+        del key
+        losses = loss(apply(variables, batch["x"]), batch["y"])
+        valid = batch["valid"].astype(losses.dtype)
+        mean = (losses * valid).sum() / jnp.maximum(valid.sum(), 1)
+        return mean, variables.stats
+
+    def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
+        logits = apply(variables, batch["x"])
+        valid = batch["valid"].astype(logits.dtype)
+        right = (logits.argmax(-1) == batch["y"]).astype(logits.dtype)
+        losses = loss(logits, batch["y"])
+        return {
+            "accuracy": Ratio((right * valid).sum(), valid.sum()),
+            "loss": Ratio((losses * valid).sum(), valid.sum()),
+        }
+
+    return Task(init_fn, loss_fn, evaluate_fn)
+
+
+def as_float(x: Array) -> Array:
+    """Integers of 8 bits become [0, 1]; everything else is kept as it is."""
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+
+
+def check_labels(labels: Array, num_classes: int) -> None:
+    """Refuses labels the network has no output for (host side)."""
+    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise InputError(
+            f"Need labels from 0 to {num_classes - 1}, one per output of the network, "
+            f"got {labels.min()} to {labels.max()}: give the network more outputs or "
+            "choose the variant of the data that fits."
+        )

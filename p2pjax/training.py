@@ -1,0 +1,200 @@
+"""Local learning: one agent's `Learner`, and the loop that runs it for all agents.
+
+Nothing here assumes gradients: `gradient_descent` is one learner among others.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from p2pjax.data import AgentData, Sampler, take_batch
+from p2pjax.tasks import Task
+from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
+
+# The agent loop: how many agents advance side by side.
+VMAP = 0  # all of them in one batched program: for accelerators
+IN_PLACE = 1  # one after the other, each in cache, no second copy: for CPUs
+
+
+class Extra(NamedTuple):
+    """What else a step of one agent may depend on; None where unused."""
+
+    rate: Array | None = None  # scales this agent's updates
+
+
+class Learner(NamedTuple):
+    """Local learning of ONE agent."""
+
+    init: Callable[[Variables], PyTree]
+    step: Callable[
+        [Key, Variables, PyTree, Batch, Extra], tuple[Variables, PyTree, Array]
+    ]
+
+
+def gradient_descent(task: Task, optimizer: optax.GradientTransformation) -> Learner:
+    """One optimizer step on the mean loss of the batch."""
+
+    def init_fn(variables: Variables) -> PyTree:
+        return optimizer.init(variables.params)
+
+    def step_fn(
+        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+    ) -> tuple[Variables, PyTree, Array]:
+        def loss_of(params: PyTree) -> tuple[Array, PyTree]:
+            return task.loss(variables._replace(params=params), batch, key)
+
+        (loss, stats), gradient = jax.value_and_grad(loss_of, has_aux=True)(
+            variables.params
+        )
+        updates, opt_state = optimizer.update(gradient, opt_state, variables.params)
+        if extra.rate is not None:
+            rate = extra.rate
+            updates = jax.tree.map(lambda u: u * rate.astype(u.dtype), updates)
+        params = optax.apply_updates(variables.params, updates)
+        return Variables(params, stats), opt_state, loss
+
+    return Learner(init_fn, step_fn)
+
+
+def per_sample(learner: Learner) -> Learner:
+    """Takes the examples of a batch one after the other, a step each.
+
+    This is what a mini-batch means in Pilet, Frey and Taiani (2021).
+    """
+
+    def step_fn(
+        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+    ) -> tuple[Variables, PyTree, Array]:
+        def one(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
+            key, example = inputs
+            single = jax.tree.map(lambda leaf: leaf[None], example)
+            variables, opt_state = carry
+            variables, opt_state, loss = learner.step(
+                key, variables, opt_state, single, extra
+            )
+            return (variables, opt_state), loss
+
+        keys = jax.random.split(key, batch["valid"].shape[0])
+        carry, losses = jax.lax.scan(one, (variables, opt_state), (keys, batch))
+        return *carry, losses.mean()
+
+    return Learner(learner.init, step_fn)
+
+
+def local_training(
+    learner: Learner, sampler: Sampler, num_steps: int, agent_loop: int
+) -> Callable[..., tuple[Variables, PyTree, Array]]:
+    """Training of all agents on their own data.
+
+    Returns:
+      `train(key, first_step, variables, opt_state, data, extra)`, which lets every
+      agent take `num_steps` steps and returns variables, optimizer states and mean
+      losses `[N]`. `first_step` counts the steps taken before; leaves of `extra` are
+      `[N, ...]`.
+    """
+
+    def train(
+        key: Key,
+        first_step: Array,
+        variables: Variables,
+        opt_state: PyTree,
+        data: AgentData,
+        extra: Extra = Extra(),
+    ) -> tuple[Variables, PyTree, Array]:
+        def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
+            key, examples, size, extra = inputs
+
+            def one_step(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
+                step, key = inputs
+                key_sample, key_step = jax.random.split(key)
+                batch = take_batch(examples, sampler(key_sample, step, size))
+                variables, opt_state = carry
+                variables, opt_state, loss = learner.step(
+                    key_step, variables, opt_state, batch, extra
+                )
+                return (variables, opt_state), loss
+
+            steps = first_step + jnp.arange(num_steps, dtype=jnp.int32)
+            keys = jax.random.split(key, num_steps)
+            carry, losses = jax.lax.scan(one_step, carry, (steps, keys))
+            return carry, losses.mean()
+
+        keys = jax.random.split(key, data.size.shape[0])
+        carry, losses = map_agents(one_agent, agent_loop)(
+            (variables, opt_state), (keys, data.examples, data.size, extra)
+        )
+        return *carry, losses
+
+    return train
+
+
+def map_agents(
+    agent_fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], agent_loop: int
+) -> Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]:
+    """Applies a function of one agent to all, along the leading axis of every leaf.
+
+    Args:
+      agent_fn: `(carry, inputs) -> (carry, output)` of one agent.
+      agent_loop: `VMAP`, `IN_PLACE`, or c > 1 for chunks of c agents. All forms give
+        the same numbers. The looping ones overwrite the carry slice by slice, so that
+        no second copy of it exists; they never read another agent.
+    """
+    if agent_loop < 0:
+        raise InputError(
+            f"Need agent_loop of 0 (vmap), 1 (in place) or a chunk size, got "
+            f"{agent_loop}."
+        )
+
+    def looped(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        num_agents = jax.tree.leaves((carry, inputs))[0].shape[0]
+        chunk = min(agent_loop, num_agents)
+        # One agent at a time runs without a batch axis: XLA's plain kernels.
+        fn = _unbatched(agent_fn) if chunk == 1 else jax.vmap(agent_fn)
+        output_shape = jax.eval_shape(jax.vmap(agent_fn), carry, inputs)[1]
+        output = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), output_shape)
+
+        def advance(start: Array | int, state: PyTree, width: int) -> PyTree:
+            carry, output = state
+            new_carry, new_output = fn(
+                _slice(carry, start, width), _slice(inputs, start, width)
+            )
+            return _update(carry, new_carry, start), _update(output, new_output, start)
+
+        num_chunks = num_agents // chunk
+        state = jax.lax.fori_loop(
+            0,
+            num_chunks,
+            lambda i, state: advance(i * chunk, state, chunk),
+            (jax.tree.map(jnp.asarray, carry), output),
+        )
+        if num_agents % chunk:
+            state = advance(num_chunks * chunk, state, num_agents % chunk)
+        return state
+
+    return jax.vmap(agent_fn) if agent_loop == VMAP else looped
+
+
+def _unbatched(agent_fn: Callable) -> Callable:
+    def fn(carry: PyTree, inputs: PyTree) -> PyTree:
+        one = jax.tree.map(lambda leaf: leaf[0], (carry, inputs))
+        return jax.tree.map(lambda leaf: leaf[None], agent_fn(*one))
+
+    return fn
+
+
+def _slice(tree: PyTree, start: Array | int, width: int) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: jax.lax.dynamic_slice_in_dim(jnp.asarray(leaf), start, width),
+        tree,
+    )
+
+
+def _update(tree: PyTree, new: PyTree, start: Array | int) -> PyTree:
+    return jax.tree.map(
+        lambda leaf, value: jax.lax.dynamic_update_slice_in_dim(leaf, value, start, 0),
+        tree,
+        new,
+    )

@@ -1,0 +1,44 @@
+"""Names that every module shares: aliases, the axis letters, one agent's variables.
+
+Axis letters, used in every shape comment: N agents, K peer slots (slot 0 is the
+agent itself), D padded neighbours, M padded examples, B batch, R rounds, C owner
+classes, S runs (seeds). Masks are True where something is active.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+Key = jax.Array  # typed key, `jax.random.key`
+PyTree = Any
+Batch = Mapping[str, Array]  # leaves [B, ...]; "valid" [B] marks real examples
+
+
+class InputError(ValueError):
+    """A setting or a file cannot be used; the message says what to change."""
+
+
+class Variables(NamedTuple):
+    """What one agent's model holds; stacked over agents every leaf gains an axis N."""
+
+    params: PyTree  # trained
+    stats: PyTree  # dict of flax collections that are not trained
+
+
+class Ratio(NamedTuple):
+    """A mean kept as its two sums, so that ragged sets add up exactly."""
+
+    total: Array
+    weight: Array
+
+
+class Info(NamedTuple):
+    """What a round reports; nothing here is needed by the next round."""
+
+    train_loss: Array  # [N]
+    sent: Array  # [N] messages
+    received: Array  # [N] messages
+    payload: Array  # [N] parameters sent
