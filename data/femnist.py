@@ -10,7 +10,7 @@ import numpy as np
 from data import femnist_hdf5, femnist_json
 from data.arrays import as_images, as_labels, as_users, check_lengths
 from data.files import not_found, read_start, require_file
-from data.npz import ZIP_START, read_arrays
+from data.npz import ZIP_STARTS, read_arrays
 from p2pjax.data import Examples
 from p2pjax.types import InputError
 
@@ -45,7 +45,7 @@ def load(data_dir: str | Path) -> Examples:
     """
     files = _find_files(Path(data_dir))
     start = read_start(require_file(files[0], "a file of FEMNIST"), 4)
-    if start.startswith(ZIP_START):
+    if start in ZIP_STARTS:
         return _load_npz(files[0])
     reader = femnist_hdf5 if start == HDF5_START else femnist_json
     writers = (
@@ -139,11 +139,11 @@ def _find_files(path: Path) -> list[Path]:
 def _both(
     train: list[Path], test: list[Path], path: Path, names: tuple[str, str]
 ) -> list[Path]:
-    for files, missing, there in ((train, *names), (test, *reversed(names))):
+    for files, missing, there in ((train, *names), (test, *names[::-1])):
         if not files or not files[0].exists():
             raise InputError(
-                f"FEMNIST needs {names[0]} and {names[1]} in {path}, found only {there}: "
-                f"add {missing}, or name what is there instead of the folder"
+                f"FEMNIST needs {names[0]} and {names[1]} in {path}, found only "
+                f"{there}: add {missing}, or name what is there instead of the folder"
             )
     return train + test
 
@@ -179,5 +179,5 @@ def _merge_writers(
             f"{source}: at least one example is needed, found no writer with any: "
             "get the files again"
         )
-    merged = (np.concatenate(parts) for parts in (xs, ys, users))
-    return Examples(*merged, num_classes=len(CLASSES))
+    x, y, user = (np.concatenate(parts) for parts in (xs, ys, users))
+    return Examples(x, y, user, len(CLASSES))

@@ -40,7 +40,7 @@ def read_writers(
             if not isinstance(clients, h5py.Group):
                 raise InputError(
                     f"{path} must be {CONTENT} but has {', '.join(file) or 'nothing'} "
-                    "instead of the group examples: name fed_emnist_train.h5 or its like"
+                    "instead of the group examples: name fed_emnist_train.h5"
                 )
             for name in clients:
                 source = f"{path}, client {name}"

@@ -45,7 +45,8 @@ def read_writers(
         if count != len(y):
             raise InputError(
                 f"{source}: num_samples must equal the number of labels, found "
-                f"num_samples {count} and {len(y)} labels: run LEAF's preprocess.sh again"
+                f"num_samples {count} and {len(y)} labels: "
+                "run LEAF's preprocess.sh again"
             )
         if len(x) or len(y):
             pixels = ink_from_paper(x, source, "x")
@@ -72,8 +73,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not names or not isinstance(user_data, dict):
         raise InputError(
             f"{path}: users must be a list of names, num_samples a list and user_data "
-            f"an object, found {type(users).__name__}, {type(num_samples).__name__} and "
-            f"{type(user_data).__name__}: run LEAF's preprocess.sh again"
+            f"an object, found {type(users).__name__}, {type(num_samples).__name__} "
+            f"and {type(user_data).__name__}: run LEAF's preprocess.sh again"
         )
     return content
 

@@ -37,7 +37,7 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     if raw[:4] != magic:
         raise InputError(
             f"{path} must be {content}, which starts with {magic.hex()}, but starts "
-            f"with {raw[:4].hex() or 'nothing'}: check that the right file has this name"
+            f"with {raw[:4].hex() or 'nothing'}: check the file's name"
         )
     header_size = 4 + 4 * ndim
     lengths = raw[4:header_size]
@@ -51,8 +51,8 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     if found != needed:
         trouble = "cut off" if found < needed else "too long"
         raise InputError(
-            f"{path} must hold {needed} bytes for shape {list(shape)} but holds {found}, "
-            f"it is {trouble}: get it again"
+            f"{path} must hold {needed} bytes for shape {list(shape)} but holds "
+            f"{found}, it is {trouble}: get it again"
         )
     return np.frombuffer(raw, np.uint8, offset=header_size).reshape(shape)
 

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import numpy as np
 
-from data.arrays import as_images, as_labels, as_users, check_lengths
+from data.arrays import as_users
 from data.files import not_found
 from data.idx import read_idx
+from data.mnist_tfds import load_tfds
 from data.npz import read_arrays
+from data.splits import Split, check_split, join_splits
 from p2pjax.data import Examples
 from p2pjax.types import InputError
+
+__all__ = ["load", "load_tfds"]
 
 NUM_CLASSES = 10
 ARCHIVE = "mnist.npz"
@@ -37,8 +41,7 @@ def load(data_dir: str | Path) -> Examples:
     """
     path = Path(data_dir)
     folder = path.parent if path.is_file() else path
-    idx_files = _find_idx_files(folder)
-    missing = [name for name, file in idx_files.items() if file is None]
+    idx_files, missing = _find_idx_files(folder)
     if path.is_file() or (missing and (folder / ARCHIVE).exists()):
         splits = _read_keras(path if path.is_file() else folder / ARCHIVE)
     elif not missing:
@@ -48,52 +51,59 @@ def load(data_dir: str | Path) -> Examples:
         }
     else:
         raise not_found(folder, (f"{', '.join(missing)} (or .gz)", ARCHIVE), "MNIST")
-    (x_train, y_train), (x_test, y_test) = splits["train"], splits["test"]
-    user = _read_writers(folder / WRITERS, len(y_train), len(y_test))
-    return _join(x_train, y_train, x_test, y_test, NUM_CLASSES)._replace(user=user)
+    examples = join_splits(splits["train"], splits["test"], NUM_CLASSES)
+    if (folder / WRITERS).exists():
+        return examples._replace(user=_read_writers(folder / WRITERS, examples))
+    return examples
 
 
-def load_tfds(
-    name: str = "mnist", data_dir: str | Path | None = None, download: bool = False
-) -> Examples:
-    """Loads MNIST, or a dataset just like it, through TensorFlow Datasets.
+def _find_idx_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """The idx files by published name, and the names of which there is no file."""
+    found, missing = {}, []
+    for name in (name for names in IDX_NAMES.values() for name in names):
+        spellings = (name, name.replace("-idx", ".idx"))
+        candidates = [folder / f"{s}{end}" for s in spellings for end in ("", ".gz")]
+        there = [file for file in candidates if file.is_file()]
+        if there:
+            found[name] = there[0]
+        else:
+            missing.append(name)
+    return found, missing
 
-    Reading needs no TensorFlow; preparing (`download`) does, once, on some machine.
-    TensorFlow Datasets shuffled the examples when it prepared them.
 
-    Args:
-        name: a dataset with splits train and test of image [28, 28, 1] and label.
-        data_dir: where datasets are prepared; ~/tensorflow_datasets unless given.
-        download: whether to download and prepare it where it is not on disk.
+def _read_split(images: Path, labels: Path) -> Split:
+    x, y = read_idx(images, ndim=3), read_idx(labels, ndim=1)
+    names = (images.name, labels.name)
+    return check_split(x, y, str(images.parent), names, NUM_CLASSES)
 
-    Returns:
-        x uint8 [E, 28, 28], training examples first; all belong to user 0.
 
-    Raises:
-        InputError: not installed, not prepared, or another kind of dataset.
-    """
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
+def _read_keras(path: Path) -> dict[str, Split]:
+    arrays = read_arrays(path, ("x_train", "y_train", "x_test", "y_test"))
+    return {
+        split: check_split(
+            arrays[f"x_{split}"],
+            arrays[f"y_{split}"],
+            str(path),
+            (f"x_{split}", f"y_{split}"),
+            NUM_CLASSES,
+        )
+        for split in ("train", "test")
+    }
+
+
+def _read_writers(path: Path, examples: Examples) -> np.ndarray:
+    """Writer ids [E]; the two splits' ids never meet."""
+    arrays = read_arrays(path, ("w_train", "w_test"))
+    w_train, w_test = (
+        as_users(arrays[name], str(path), name) for name in ("w_train", "w_test")
+    )
+    num_test = np.count_nonzero(np.asarray(examples.is_test))
+    needed = (len(examples.y) - num_test, num_test)
+    if (len(w_train), len(w_test)) != needed:
         raise InputError(
-            f"load_tfds({name!r}) needs tensorflow-datasets, which is not installed "
-            f"({error}): pip install 'p2pjax[tfds]'"
-        ) from error
-    source = f"TensorFlow Datasets {name!r}"
-    try:
-        builder = tfds.builder(name, data_dir=None if data_dir is None else data_dir)
-    except ValueError as error:  # DatasetNotFoundError is one
-        raise InputError(
-            f"{source}: a dataset of that name is needed, found none: check the name"
-        ) from error
-    if not builder.is_prepared():
-        if not download:
-            raise InputError(
-                f"{source} must be prepared in {builder.data_dir} but is not there: "
-                "pass download=True to get it, or load MNIST's own files with load()"
-            )
-        _prepare(builder, source)
-    x_train, y_train = _read_source(builder, "train", source)
-    x_test, y_test = _read_source(builder, "test", source)
-    num_classes = builder.info.features["label"].num_classes
-    return _join(x_train, y_train, x_test, y_test, num_classes)
+            f"{path}: w_train and w_test must have one id per image, {needed[0]} and "
+            f"{needed[1]}, found {len(w_train)} and {len(w_test)}: remove the file or "
+            "write it for these images"
+        )
+    after_train = w_test.astype(np.int64) + w_train.max() + 1
+    return as_users(np.concatenate((w_train, after_train)), str(path), "w_test")

@@ -12,7 +12,7 @@ from data.files import read_start, require_file, unreadable
 from p2pjax.data import Examples
 from p2pjax.types import InputError
 
-ZIP_START = b"PK"
+ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # with and without members
 # What zipfile and numpy raise for a damaged archive, beside ValueError.
 BAD_ARCHIVE = (
     OSError,
@@ -80,9 +80,9 @@ def read_arrays(
     """
     content = f"an npz archive with {', '.join(required)}"
     path = require_file(Path(path), content)
-    if read_start(path, len(ZIP_START)) != ZIP_START:
+    if read_start(path, 4) not in ZIP_STARTS:
         raise InputError(
-            f"{path} must be {content} but is of another format: "
+            f"{path} must be {content} but is of another format or cut off: "
             "write it with numpy.savez"
         )
     try:

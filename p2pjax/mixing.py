@@ -177,9 +177,9 @@ def metropolis(
     weights: repeated mixing reaches the weighted mean of every connected group.
     """
     linked = same_owner(topology, owner)  # [N, D]
-    degree = linked.sum(1)  # [N]
+    degree = linked.sum(1).astype(float)  # [N]
     larger = jnp.maximum(degree[:, None], degree[topology.neighbor])
-    share = linked / (1.0 + larger)
+    share = linked.astype(float) / (1 + larger)
     if weight is not None:
         weight = jnp.asarray(weight, share.dtype)
         share = share * jnp.minimum(1, weight[topology.neighbor] / weight[:, None])
@@ -190,19 +190,18 @@ def halves(partner: Array, owner: np.ndarray, weight: Array | None = None) -> Pe
     """Both ends of a matched pair with equal owner take their (weighted) mean."""
     topology = pairing(partner)
     linked = same_owner(topology, owner)
-    if weight is None:
-        share = linked * 0.5
-    else:
-        weight = jnp.asarray(weight)
+    share = linked.astype(float) / 2
+    if weight is not None:
+        weight = jnp.asarray(weight, share.dtype)
         theirs = weight[topology.neighbor]
-        share = linked * theirs / (weight[:, None] + theirs)
+        share = linked.astype(float) * theirs / (weight[:, None] + theirs)
     return _with_self(topology, linked, share)
 
 
 def pairing(partner: Array) -> Topology:
     """A matching `[N]` as a graph of width one; who is alone is its own partner."""
-    partner = jnp.asarray(partner)
-    return Topology(partner[:, None], (partner != jnp.arange(len(partner)))[:, None])
+    own = jnp.arange(partner.shape[0], dtype=partner.dtype)
+    return Topology(partner[:, None], (partner != own)[:, None])
 
 
 def same_owner(topology: Topology, owner: np.ndarray) -> Array:

@@ -1,0 +1,204 @@
+"""Mixing against numpy: leaf shapes, slots, blocks, matchings, weights."""
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+from p2pjax import averaging, mixing, owners, topology
+from p2pjax.owners import Block, MixPlan, OwnerClass
+from p2pjax.types import InputError
+
+SHAPES = [(), (1,), (7,), (1, 300), (300, 1), (1, 1), (33, 5), (5, 1, 67), (301,), (0,)]
+
+
+def random_tree(rng, num_agents):
+    return {
+        str(i): rng.normal(size=(num_agents, *shape)).astype(np.float32)
+        for i, shape in enumerate(SHAPES)
+    }
+
+
+def random_peers(rng, num_agents, num_slots):
+    ids = rng.integers(0, num_agents, (num_agents, num_slots)).astype(np.int32)
+    ids[:, 0] = np.arange(num_agents)
+    return mixing.Peers(ids, rng.normal(size=ids.shape).astype(np.float32))
+
+
+def numpy_mix(tree, peers):
+    matrix = np.zeros((len(peers.ids),) * 2)
+    for n, (ids, weights) in enumerate(zip(*peers, strict=True)):
+        for k, w in zip(ids, weights, strict=True):
+            matrix[n, k] += w
+    return {name: np.tensordot(matrix, x, 1) for name, x in tree.items()}
+
+
+@pytest.mark.parametrize("block_bytes", [8 << 20, 4000, 1])
+@pytest.mark.parametrize("num_agents, num_slots", [(3, 1), (13, 3), (13, 9), (20, 4)])
+def test_mix_equals_numpy(monkeypatch, block_bytes, num_agents, num_slots):
+    """Size-1 axes, odd tails, many blocks, gathers and matmul; in place and jitted."""
+    monkeypatch.setattr(mixing, "BLOCK_BYTES", block_bytes)
+    rng = np.random.default_rng(num_agents * num_slots)
+    tree, peers = random_tree(rng, num_agents), random_peers(rng, num_agents, num_slots)
+    plan = owners.whole_model(num_agents, jax.tree.map(lambda x: x[0], tree))
+    mix = jax.jit(
+        lambda tree, peers: mixing.mix(tree, plan, lambda _: mixing.by_peers(peers)),
+        donate_argnums=0,
+    )
+    mixed = mix(jax.tree.map(jnp.asarray, tree), peers)
+    for name, expected in numpy_mix(tree, peers).items():
+        np.testing.assert_allclose(mixed[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_bytes", [8 << 20, 4000])
+def test_blocks_of_a_class_leave_the_rest_alone(monkeypatch, block_bytes):
+    monkeypatch.setattr(mixing, "BLOCK_BYTES", block_bytes)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 40, 9)).astype(np.float32)
+    owner = np.asarray([0, 0, 1, 1, 1, -1])
+    plan = MixPlan((OwnerClass(owner, (Block(0, (3, 2), (38, 7)),)),))
+    mixed = np.asarray(
+        jax.jit(lambda x: mixing.mix([x], plan, mixing.by_group_mean))(x)[0]
+    )
+    expected = x.copy()
+    for members in ([0, 1], [2, 3, 4]):
+        expected[members, 3:38, 2:7] = x[members, 3:38, 2:7].mean(0)
+    np.testing.assert_allclose(mixed, expected, rtol=1e-5)
+    outside = np.ones(x.shape, bool)
+    outside[:5, 3:38, 2:7] = False
+    assert (mixed[outside] == x[outside]).all()
+
+
+def test_diverged_agents_stay_in_their_group():
+    x = np.ones((5, 4), np.float32)
+    x[0] = np.inf
+    owner = np.asarray([0, 0, 1, 1, -1])
+    plan = MixPlan((OwnerClass(owner, (Block(0, (0,), (4,)),)),))
+    graph = topology.complete(5)
+    for combine in (
+        mixing.by_group_mean,
+        lambda owner: mixing.by_peers(mixing.metropolis(graph, owner)),
+    ):
+        mixed = np.asarray(mixing.mix([x], plan, combine)[0])
+        assert np.isfinite(mixed[2:]).all()
+        assert not np.isfinite(mixed[:2]).any()
+
+
+def test_expected_variance_factor_of_a_matching():
+    """(N - 2) / (2 (N - 1)): 0.4667 at N = 16 (spec A.4)."""
+    num_agents, draws = 16, 4000
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=num_agents)
+    partner = topology.random_matchings(rng, num_agents, draws)
+    assert (np.take_along_axis(partner, partner, 1) == np.arange(num_agents)).all()
+    assert (partner != np.arange(num_agents)).all()
+    after = (x + x[partner]) / 2
+    factor = after.var(axis=1).mean() / x.var()
+    assert factor == pytest.approx(14 / 30, abs=0.01)
+
+
+def test_odd_matching_lets_one_agent_rest():
+    partner = topology.random_matchings(np.random.default_rng(0), 7, 50)
+    assert ((partner == np.arange(7)).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("weight", [None, np.asarray([1.0, 2, 3, 4, 5, 6])])
+def test_gossip_keeps_the_weighted_mean_and_reaches_it(weight):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 3))
+    owner = np.asarray([0, 0, 0, 0, 1, 1])
+    plan = MixPlan((OwnerClass(owner, (Block(0, (0,), (3,)),)),))
+    graph = topology.from_graph(nx.path_graph(6))
+    w = np.ones(6) if weight is None else weight
+    for realisation in (
+        averaging.gossip(graph, weight=weight),
+        averaging.random_pairs(6, weight),
+    ):
+        inputs = realisation.plan(np.random.default_rng(1), 400)
+
+        def one_round(x, inputs, realisation=realisation):
+            mixed = mixing.mix(x, plan, lambda o: realisation.combine(inputs, o))
+            return mixed, None
+
+        with jax.enable_x64(True):
+            mixed = np.asarray(jax.lax.scan(one_round, [jnp.asarray(x)], inputs)[0][0])
+        for group in (owner == 0, owner == 1):
+            mean = w[group] @ x[group] / w[group].sum()
+            np.testing.assert_allclose(mixed[group], np.tile(mean, (group.sum(), 1)))
+
+
+def test_gossip_contracts_at_the_spectral_rate():
+    graph = topology.ring(8)
+    matrix = np.asarray(mixing.dense(mixing.metropolis(graph, np.zeros(8, int))))
+    assert matrix == pytest.approx(matrix.T)
+    assert matrix.sum(0) == pytest.approx(np.ones(8))
+    second = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2]
+    values, vectors = np.linalg.eigh(matrix)
+    slowest = vectors[:, np.argsort(np.abs(values))[-2]]
+    mixed = mixing.by_peers(mixing.metropolis(graph, np.zeros(8, int)))(
+        jnp.asarray(slowest[:, None])
+    )
+    assert np.linalg.norm(mixed) == pytest.approx(second, rel=1e-5)
+
+
+def test_traffic():
+    """Spec A.5: bytes count what is shared with somebody; a message carries all."""
+    owner_classes = (
+        OwnerClass(np.asarray([0, 0, 0, 0]), (Block(0, (0,), (10,)),)),
+        OwnerClass(np.asarray([1, 1, -1, -1]), (Block(0, (10,), (15,)),)),
+        OwnerClass(np.full(4, -1), (Block(0, (15,), (99,)),)),
+    )
+    plan = MixPlan(owner_classes)
+    sent, payload = averaging.traffic(averaging.server(4), (), plan)
+    assert sent.tolist() == [1, 1, 1, 1]
+    assert payload.tolist() == [15, 15, 10, 10]
+    path = topology.from_graph(nx.path_graph(4))
+    sent, payload = averaging.traffic(averaging.gossip(path), path, plan)
+    assert sent.tolist() == [1, 2, 2, 1]
+    assert payload.tolist() == [15, 25, 20, 10]
+    partner = jnp.asarray([2, 1, 0, 3], jnp.int32)
+    sent, payload = averaging.traffic(averaging.random_pairs(4), partner, plan)
+    assert sent.tolist() == [1, 0, 1, 0]
+    assert payload.tolist() == [10, 0, 10, 0]
+
+
+def test_topology_tables():
+    graph = topology.from_graph(nx.DiGraph([(0, 1), (2, 1), (1, 2)]))
+    assert graph.neighbor.tolist() == [[0, 0], [0, 2], [1, 2]]
+    assert graph.mask.tolist() == [[False, False], [True, True], [True, False]]
+    both = topology.stack([topology.ring(4), topology.complete(4)])
+    assert both.mask.shape == (2, 4, 3)
+    assert (
+        topology.random_regular(np.random.default_rng(0), 10, 3).mask.sum(1) == 3
+    ).all()
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: topology.from_graph(nx.Graph([(1, 2)])), "nodes are 0 to 1"),
+        (
+            lambda: topology.random_regular(np.random.default_rng(0), 5, 3),
+            "even product",
+        ),
+        (
+            lambda: averaging.server(3, np.asarray([1.0, 0, 1])),
+            "positive weight for each of 3",
+        ),
+        (lambda: averaging.random_pairs(3, np.ones(2)), "each of 3 agents"),
+        (
+            lambda: averaging.gossip(topology.ring(4), rewire_every=2),
+            "a function that draws graphs",
+        ),
+        (
+            lambda: averaging.gossip(
+                topology.from_graph(nx.DiGraph([(0, 1), (1, 2), (2, 0)]))
+            ).plan(np.random.default_rng(0), 1),
+            "an undirected graph",
+        ),
+    ],
+)
+def test_bad_graphs_and_weights_are_refused(build, message):
+    with pytest.raises(InputError, match=message):
+        build()
