@@ -65,7 +65,7 @@ def _read_client(client: Any, source: str) -> tuple[np.ndarray, np.ndarray]:
             f"{', '.join(names) or 'neither'}: get the file again"
         )
     x, y = (client[name] for name in ("pixels", "label"))
-    if hasattr(x, "keys") or hasattr(y, "keys") or not x.shape or not y.shape:
+    if not (getattr(x, "shape", None) and getattr(y, "shape", None)):
         raise InputError(
             f"{source}: pixels and label must be arrays, found a group or a single "
             "value: get the file again"

@@ -72,7 +72,7 @@ def _find_builder(
         ) from error
     except Exception as error:  # its files on disk are damaged, in any way
         raise InputError(
-            f"{source} must be readable in {data_dir or '~/tensorflow_datasets'} but is "
+            f"{source} must be readable in {data_dir or 'its folder'} but is "
             f"not ({_reason(error)}): delete its folder and prepare it again"
         ) from error
 

@@ -109,7 +109,7 @@ def partial_averaging(
         else:
             is_time = (t + 1) % average_every == 0
             params = jax.lax.cond(is_time, average, lambda p: p, variables.params)
-            sent, payload = jax.tree.map(lambda v: v * is_time, (sent, payload))
+            sent, payload = (jnp.where(is_time, v, 0) for v in (sent, payload))
         state = PartialAveragingState(variables._replace(params=params), opt_state)
         return state, Info(loss, sent, sent, payload)  # every exchange goes both ways
 

@@ -1,0 +1,526 @@
+"""The batched engine against a plain loop, centralized SGD and itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import reference
+from networks import (
+    assert_networks_close,
+    stacked,
+    unstacked,
+    without_padding,
+)
+
+from p2pjax import averaging, data, owners, slices, tasks, topology, training
+from p2pjax.algorithms.partial_averaging import (
+    PartialAveragingState,
+    partial_averaging,
+    share,
+)
+from p2pjax.data import AgentData, World
+from p2pjax.models import mlp
+from p2pjax.simulate import on_test_sets, simulate
+from p2pjax.slices import PartialModel, Scheme
+from p2pjax.types import InputError, Variables
+
+# Four agents, a global and a semi-local model that depends on it, one narrower agent.
+SCHEME = Scheme(
+    networks=((6, 5, 4, 3), (6, 5, 4, 3), (6, 4, 3, 3), (6, 5, 4, 3)),
+    models=(
+        PartialModel((6, 2, 2, 3), (0, 1, 2, 3)),
+        PartialModel((0, 2, 1, 0), (0, 1, 2)),
+    ),
+    depends=((1, 0),),
+)
+
+
+def build(
+    scheme, *, per_sample=True, optimizer=None, batch_size=5, real=None, **options
+):
+    """A partial averaging algorithm on MLPs of the scheme's widths."""
+    widths = slices.widths(slices.align(slices.attach(scheme))[0])
+    task = tasks.classification(mlp.MLP(widths[1:]), (widths[0],), tasks.squared_error)
+    learner = training.gradient_descent(task, optimizer or optax.sgd(0.5))
+    if per_sample:
+        learner = training.per_sample(learner)
+    sharing = share(scheme, mlp.wiring(len(widths) - 1), task)
+    num_agents = len(scheme.networks)
+    algorithm = partial_averaging(
+        task,
+        learner,
+        data.cyclic_window(batch_size),
+        sharing,
+        real or averaging.server(num_agents),
+        **options,
+    )
+    return algorithm, sharing, task
+
+
+def random_world(rng, num_agents, num_inputs, num_outputs, size=12, dtype=np.float32):
+    sizes = np.full(num_agents, size, np.int32)
+
+    def split():
+        x = rng.normal(size=(num_agents, size, num_inputs)).astype(dtype)
+        y = rng.integers(0, num_outputs, (num_agents, size)).astype(np.int32)
+        return AgentData({"x": x, "y": y}, sizes)
+
+    return World(split(), split(), split(), np.zeros(num_agents, np.int32))
+
+
+def run_rounds(algorithm, state, world, num_rounds, inputs=None):
+    world = jax.tree.map(jnp.asarray, world)
+    step = jax.jit(algorithm.round)
+    for t in range(num_rounds):
+        now = () if inputs is None else jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
+        state, info = step(jax.random.key(t), jnp.int32(t), now, state, world)
+    return state, info
+
+
+@pytest.mark.parametrize("agent_loop", [training.VMAP, training.IN_PLACE, 3])
+def test_engine_equals_plain_loop_over_agents(agent_loop):
+    """Three rounds, a semi-local model, a dependency, one narrower agent."""
+    algorithm, sharing, _ = build(SCHEME, agent_loop=agent_loop)
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    state = algorithm.init(jax.random.key(0), world)
+    models = [
+        [part[agent][part[agent] != -2] for part in slices.attach(SCHEME)]
+        for agent in range(4)
+    ]
+
+    def own_networks(state):
+        networks = unstacked(state.variables.params)
+        return without_padding(networks, sharing.cells, sharing.order)
+
+    expected = own_networks(state)
+    examples = world.train.examples
+    for t in range(3):
+        for agent in range(4):
+            window = (t * 5 + np.arange(5)) % 12
+            expected[agent] = reference.train_per_sample(
+                expected[agent],
+                examples["x"][agent, window].astype(float),
+                examples["y"][agent, window],
+                0.5,
+            )
+        expected = reference.average(expected, models, [set(), {0}])
+    state, info = run_rounds(algorithm, state, world, 3)
+    assert_networks_close(own_networks(state), expected, rtol=1e-5, atol=1e-5)
+    # What the narrower agent does not have never becomes anything.
+    shapes = jax.tree.map(lambda p: p[0], state.variables.params)
+    present = owners.presence(sharing.cells, sharing.wiring, shapes)
+    for leaf, has in zip(
+        *map(jax.tree.leaves, (state.variables.params, present)), strict=True
+    ):
+        assert (np.asarray(leaf)[~np.broadcast_to(has, leaf.shape)] == 0).all()
+    assert info.train_loss.shape == (4,)
+
+
+def test_narrow_agents_predict_as_their_own_network():
+    algorithm, sharing, task = build(SCHEME, shared_init=False)
+    world = random_world(np.random.default_rng(1), 4, 6, 3)
+    state = algorithm.init(jax.random.key(3), world)
+    networks = without_padding(
+        unstacked(state.variables.params), sharing.cells, sharing.order
+    )
+    metrics = on_test_sets(task)(state.variables, jax.tree.map(jnp.asarray, world))
+    for agent, network in enumerate(networks):
+        x, y = world.test.examples["x"][agent], world.test.examples["y"][agent]
+        outputs = reference.forward(network, x)[-1]
+        assert metrics["accuracy"][agent] == pytest.approx(
+            (outputs.argmax(1) == y).mean()
+        )
+        assert metrics["loss"][agent] == pytest.approx(
+            ((outputs - np.eye(3)[y]) ** 2).sum(1).mean() / 2, rel=1e-5
+        )
+
+
+def test_agents_without_a_part():
+    """Agents 2 and 3 lack the second hidden part: their links skip it."""
+    scheme = Scheme(
+        networks=((6, 5, 4, 3),) * 2 + ((6, 5, 0, 3),) * 2,
+        models=(PartialModel((6, 4, 0, 3), (0, 1, 2, 3)),),
+    )
+    algorithm, sharing, _ = build(scheme)
+    assert slices.widths(sharing.cells) == (6, 5, 5, 3)
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    state = algorithm.init(jax.random.key(0), world)
+
+    def own_networks(state):
+        params = jax.tree.map(np.asarray, state.variables.params)
+        first, _, last = (params[f"layer_{i}"] for i in (1, 2, 3))
+        deep = unstacked(jax.tree.map(lambda p: p[:2], params))
+        deep = [
+            [net[0], (net[1][0][:, :4], net[1][1][:4]), (net[2][0][:4], net[2][1])]
+            for net in deep
+        ]
+        flat = [
+            [(layer["kernel"][agent], layer["bias"][agent]) for layer in (first, last)]
+            for agent in (2, 3)
+        ]
+        return deep, flat
+
+    deep, flat = own_networks(state)
+    for t in range(3):
+        window = (t * 5 + np.arange(5)) % 12
+        for group, agents in ((deep, (0, 1)), (flat, (2, 3))):
+            for slot, agent in enumerate(agents):
+                group[slot] = reference.train_per_sample(
+                    group[slot],
+                    world.train.examples["x"][agent, window].astype(float),
+                    world.train.examples["y"][agent, window],
+                    0.5,
+                )
+        # Common to all: input -> hidden and both biases. Only the flat ones have
+        # weights from the first hidden part to the output, and share them.
+        everyone = [*deep, *flat]
+        kernel = np.mean([net[0][0][:, :4] for net in everyone], axis=0)
+        bias = np.mean([net[0][1][:4] for net in everyone], axis=0)
+        out_bias = np.mean([net[-1][1] for net in everyone], axis=0)
+        out_kernel = np.mean([net[1][0][:4] for net in flat], axis=0)
+        for net in everyone:
+            net[0][0][:, :4], net[0][1][:4] = kernel, bias
+            net[-1][1][:] = out_bias
+        for net in flat:
+            net[1][0][:4] = out_kernel
+    state, _ = run_rounds(algorithm, state, world, 3)
+    for actual, expected in zip(own_networks(state), (deep, flat), strict=True):
+        assert_networks_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_own_column_orders_are_aligned():
+    """Offsets that differ between agents give the same run as canonical ones."""
+    network = (6, 5, 4, 3)
+    plain = Scheme(
+        (network,) * 3,
+        (PartialModel((6, 2, 2, 3), (0, 1, 2)), PartialModel((0, 2, 1, 0), (0, 1))),
+        ((1, 0),),
+    )
+    zero = (0, 0, 0, 0)
+    shuffled = plain._replace(
+        models=(
+            plain.models[0]._replace(offsets=((0, 3, 2, 0), zero, (0, 1, 1, 0))),
+            plain.models[1]._replace(offsets=(zero, (0, 2, 2, 0))),
+        )
+    )
+    world = random_world(np.random.default_rng(0), 3, 6, 3)
+    results = []
+    for scheme in (plain, shuffled):
+        algorithm, sharing, _ = build(scheme)
+        state = algorithm.init(jax.random.key(0), world)
+        results.append(run_rounds(algorithm, state, world, 3)[0])
+    jax.tree.map(np.testing.assert_array_equal, *results)
+    cells = slices.attach(shuffled)
+    np.testing.assert_array_equal(
+        np.take_along_axis(cells[1], sharing.order[1], 1), sharing.cells[1]
+    )
+    assert (sharing.order[1][0] != np.arange(5)).any()
+
+
+def test_permuting_cells_commutes_with_everything():
+    """A-T5: forward, training and mixing."""
+    scheme = SCHEME._replace(networks=((6, 5, 4, 3),) * 4)
+    algorithm, sharing, task = build(scheme)
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    state = algorithm.init(jax.random.key(0), world)
+    rng = np.random.default_rng(5)
+    order = [np.tile(np.arange(part.shape[1]), (4, 1)) for part in sharing.cells]
+    for part in (1, 2):  # one order for all agents keeps their cells aligned
+        order[part] = np.tile(rng.permutation(order[part].shape[1]), (4, 1))
+    order = tuple(order)
+
+    def permuted(state):
+        params = jax.tree.map(np.asarray, state.variables.params)
+        params = owners.permute_cells(params, order, sharing.wiring)
+        return state._replace(variables=state.variables._replace(params=params))
+
+    cells = tuple(
+        np.take_along_axis(part, columns, 1)
+        for part, columns in zip(sharing.cells, order, strict=True)
+    )
+    shapes = jax.tree.map(lambda p: p[0], state.variables.params)
+    plan = owners.mix_plan(scheme, cells, sharing.wiring, shapes)
+    other = partial_averaging(
+        task,
+        training.per_sample(training.gradient_descent(task, optax.sgd(0.5))),
+        data.cyclic_window(5),
+        sharing._replace(cells=cells, plan=plan),
+        averaging.server(4),
+    )
+    after = run_rounds(algorithm, state, world, 3)[0]
+    after_other = run_rounds(other, permuted(state), world, 3)[0]
+    for mine, theirs in zip(
+        *map(jax.tree.leaves, (permuted(after), after_other)), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    evaluate = on_test_sets(task)
+    world = jax.tree.map(jnp.asarray, world)
+    np.testing.assert_allclose(
+        evaluate(after.variables, world)["loss"],
+        evaluate(after_other.variables, world)["loss"],
+        rtol=1e-5,
+    )
+
+
+# --- Equivalence with centralized SGD (spec B) ---------------------------------------
+
+CENTRAL = Scheme(
+    networks=((3, 5, 4, 2),) * 4,
+    models=(
+        PartialModel((3, 2, 2, 2), (0, 1, 2, 3)),
+        PartialModel((0, 2, 1, 0), (0, 1)),
+    ),
+    depends=((1, 0),),
+)
+
+
+def largest_difference(
+    *, rate, average_every=1, momentum=0.0, rates=None, dtype=np.float64, num_steps=100
+):
+    """Max distance between the agents and one central SGD on the union of models."""
+    with jax.enable_x64(dtype == np.float64):
+        algorithm, sharing, _ = build(
+            CENTRAL,
+            per_sample=False,
+            optimizer=optax.sgd(rate, momentum=momentum or None),
+            batch_size=16,
+            average_every=average_every,
+            rate=None if rates is None else np.asarray(rates, dtype) / rate,
+        )
+        world = random_world(np.random.default_rng(0), 4, 3, 2, 48, dtype)
+        state = algorithm.init(jax.random.key(1), world)
+        variables = jax.tree.map(lambda x: np.asarray(x, dtype), state.variables)
+        opt_state = jax.tree.map(lambda x: np.asarray(x, dtype), state.opt_state)
+        state = PartialAveragingState(variables, opt_state)
+        assert len(sharing.plan.classes) == 3
+
+        start = unstacked(state.variables.params)
+        shapes = jax.tree.map(lambda p: p[0], state.variables.params)
+        owner = unstacked(owners.owner_arrays(sharing.plan, shapes))
+        coordinates, counts = coordinates_of(owner)
+        central = np.zeros(len(counts))
+        for agent in range(4):
+            central[coordinates[agent]] = flat(start[agent])
+        velocity = np.zeros_like(central)
+        examples = world.train.examples
+        for t in range(num_steps):
+            window = (t * 16 + np.arange(16)) % 48
+            total = np.zeros_like(central)
+            for agent in range(4):
+                own = unflat(central[coordinates[agent]], start[agent])
+                step = reference.gradient(
+                    own,
+                    examples["x"][agent, window].astype(float),
+                    examples["y"][agent, window],
+                )
+                np.add.at(total, coordinates[agent], flat(step))
+            velocity = momentum * velocity + total
+            central -= rate / counts * velocity
+        state, _ = run_rounds(algorithm, state, world, num_steps)
+        assert state.variables.params["layer_1"]["kernel"].dtype == dtype
+    finals = unstacked(state.variables.params)
+    return max(
+        np.abs(flat(finals[agent]) - central[coordinates[agent]]).max()
+        for agent in range(4)
+    )
+
+
+def coordinates_of(owner):
+    """Index of every agent's parameters in the union of models, and its multiplicity."""
+    index: dict[tuple, int] = {}
+    coordinates = []
+    for agent, network in enumerate(owner):
+        who = flat(network).astype(int)
+        assert len(who) == 54
+        keys = [(w, agent if w < 0 else None, d) for d, w in enumerate(who)]
+        coordinates.append(np.asarray([index.setdefault(k, len(index)) for k in keys]))
+    assert len(index) == 137
+    counts = np.zeros(len(index))
+    for own in coordinates:
+        counts[own] += 1
+    return coordinates, counts
+
+
+def flat(network):
+    return np.concatenate([np.concatenate([k.ravel(), b]) for k, b in network])
+
+
+def unflat(values, like):
+    network, at = [], 0
+    for kernel, bias in like:
+        k = values[at : at + kernel.size].reshape(kernel.shape)
+        at += kernel.size
+        network.append((k, values[at : at + bias.size]))
+        at += bias.size
+    return network
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
+def test_equals_centralized_sgd(rate):
+    assert largest_difference(rate=rate) <= 1e-12
+
+
+def test_equals_centralized_sgd_in_single_precision():
+    assert largest_difference(rate=0.1, dtype=np.float32) <= 1e-5
+
+
+def test_equals_centralized_sgd_with_local_momentum():
+    assert largest_difference(rate=0.1, momentum=0.9) <= 1e-12
+
+
+def test_rare_averaging_is_not_centralized_sgd():
+    """Negative controls: the distance grows like rate**2 and with the period."""
+    slow, middle, fast = (
+        largest_difference(rate=rate, average_every=2) for rate in (0.01, 0.1, 1.0)
+    )
+    assert slow > 1e-9
+    assert 10 < middle / slow < 300
+    assert middle < fast
+    assert largest_difference(rate=0.1, average_every=10) > middle
+
+
+def test_unequal_rates_are_not_centralized_sgd():
+    assert largest_difference(rate=0.1, rates=[0.05, 0.1, 0.15, 0.1]) > 1e-3
+
+
+def test_identical_agents_follow_one_agents_path():
+    """Same data and start, everything global: plain SGD with the undivided rate."""
+    network = (3, 5, 4, 2)
+    scheme = Scheme((network,) * 4, (PartialModel(network, (0, 1, 2, 3)),))
+    algorithm, _, _ = build(scheme, per_sample=False)
+    world = random_world(np.random.default_rng(0), 1, 3, 2)
+    world = jax.tree.map(lambda leaf: np.repeat(leaf, 4, axis=0), world)
+    state = algorithm.init(jax.random.key(0), world)
+    alone = unstacked(state.variables.params)[0]
+    for t in range(20):
+        window = (t * 5 + np.arange(5)) % 12
+        step = reference.gradient(
+            alone,
+            world.train.examples["x"][0, window].astype(float),
+            world.train.examples["y"][0, window],
+        )
+        alone = reference.descend(alone, step, 0.5)
+    state, _ = run_rounds(algorithm, state, world, 20)
+    assert_networks_close(
+        unstacked(state.variables.params), [alone] * 4, rtol=1e-4, atol=1e-5
+    )
+
+
+# --- The round as a program ------------------------------------------------------------
+
+
+def test_traces_once_while_graphs_and_keys_change():
+    graphs = averaging.gossip(
+        lambda rng: topology.random_regular(rng, 4, 2), rewire_every=1
+    )
+    scheme = SCHEME._replace(networks=((6, 5, 4, 3),) * 4)
+    algorithm, _, task = build(scheme, real=graphs)
+    traces = []
+
+    def counted(*args):
+        traces.append(None)
+        return algorithm.round(*args)
+
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    counting = algorithm._replace(round=counted)
+    evaluate = on_test_sets(task)
+    for seed in range(2):
+        snapshots = list(
+            simulate(
+                jax.random.key(seed),
+                counting,
+                world,
+                50,
+                eval_every=10,
+                evaluate=evaluate,
+            )
+        )
+    assert [s.num_rounds for s in snapshots] == [10, 20, 30, 40, 50]
+    assert len(traces) == 1
+
+
+def test_evaluation_points_change_nothing():
+    algorithm, _, task = build(SCHEME, real=averaging.random_pairs(4))
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    finals = []
+    for eval_every in (3, 7):
+        *_, last = simulate(
+            jax.random.key(0),
+            algorithm,
+            world,
+            7,
+            eval_every=eval_every,
+            evaluate=on_test_sets(task),
+        )
+        finals.append(jax.tree.map(np.asarray, last.state))
+    jax.tree.map(np.testing.assert_array_equal, *finals)
+
+
+def test_vmaps_over_seeds():
+    algorithm, _, _ = build(SCHEME)
+    world = jax.tree.map(jnp.asarray, random_world(np.random.default_rng(0), 4, 6, 3))
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def run(key):
+        state = algorithm.init(key, world)
+        return algorithm.round(key, jnp.int32(0), (), state, world)[0]
+
+    together = jax.jit(jax.vmap(run))(keys)
+    for seed in range(3):
+        alone = jax.jit(run)(keys[seed])
+        jax.tree.map(
+            lambda many, one, seed=seed: np.testing.assert_allclose(
+                many[seed], one, rtol=1e-5, atol=1e-6
+            ),
+            together,
+            alone,
+        )
+
+
+def test_average_every_counts_messages_only_when_it_averages():
+    algorithm, sharing, _ = build(SCHEME, average_every=3)
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    state = algorithm.init(jax.random.key(0), world)
+    sent = []
+    for num_rounds in (1, 2, 3):
+        sent.append(run_rounds(algorithm, state, world, num_rounds)[1].sent.tolist())
+    assert sent == [[0] * 4, [0] * 4, [1] * 4]
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(InputError, match="average_every of 1 or more, got 0"):
+        build(SCHEME, average_every=0)
+    with pytest.raises(InputError, match="batch size of 1 or more, got 0"):
+        build(SCHEME, batch_size=0)
+    with pytest.raises(InputError, match="agent_loop of 0"):
+        build(SCHEME, agent_loop=-1)[0].round(
+            jax.random.key(0),
+            jnp.int32(0),
+            (),
+            PartialAveragingState(Variables({}, {}), ()),
+            random_world(np.random.default_rng(0), 4, 6, 3),
+        )
+    algorithm, _, task = build(SCHEME)
+    world = random_world(np.random.default_rng(0), 3, 6, 3)
+    with pytest.raises(InputError, match="as many agents in the data as in the scheme"):
+        algorithm.init(jax.random.key(0), world)
+    for options in (
+        {"num_rounds": 0, "eval_every": 1},
+        {"num_rounds": 1, "eval_every": 0},
+    ):
+        with pytest.raises(InputError, match="at least one round"):
+            next(
+                simulate(
+                    jax.random.key(0),
+                    algorithm,
+                    world,
+                    evaluate=on_test_sets(task),
+                    **options,
+                )
+            )
+
+
+def test_stacked_is_inverted_by_unstacked():
+    params = {"layer_1": {"kernel": np.ones((2, 3, 4)), "bias": np.zeros((2, 4))}}
+    jax.tree.map(np.testing.assert_array_equal, stacked(unstacked(params)), params)
