@@ -327,7 +327,7 @@ def largest_difference(
 
 
 def coordinates_of(owner):
-    """Index of every agent's parameters in the union of models, and its multiplicity."""
+    """Index of each agent's parameters in the union of models; how many have it."""
     index: dict[tuple, int] = {}
     coordinates = []
     for agent, network in enumerate(owner):
@@ -407,7 +407,7 @@ def test_identical_agents_follow_one_agents_path():
     )
 
 
-# --- The round as a program ------------------------------------------------------------
+# --- The round as a program ----------------------------------------------------------
 
 
 def test_traces_once_while_graphs_and_keys_change():
@@ -479,7 +479,7 @@ def test_vmaps_over_seeds():
 
 
 def test_average_every_counts_messages_only_when_it_averages():
-    algorithm, sharing, _ = build(SCHEME, average_every=3)
+    algorithm, _, _ = build(SCHEME, average_every=3)
     world = random_world(np.random.default_rng(0), 4, 6, 3)
     state = algorithm.init(jax.random.key(0), world)
     sent = []
