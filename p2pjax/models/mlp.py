@@ -48,7 +48,7 @@ class MLP(nn.Module):
         return hidden
 
 
-def wiring(num_layers: int) -> dict[str, tuple[int, ...]]:
+def wiring(num_layers: int) -> dict[str, tuple[int | None, ...]]:
     """Which part's cells lie along which axis of which leaf; part 0 is the input."""
     return {
         f"layer_{layer}/{leaf}": parts

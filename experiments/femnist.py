@@ -1,0 +1,179 @@
+"""Partial averaging on FEMNIST: one writer per agent (Pilet et al. 2021, V.2).
+
+    python -m experiments.femnist --flagfile=experiments/flags/femnist.quick.flags
+
+Studies: `level` (how much of the network is global), `scheme` (a part of every hidden
+layer against whole layers) and `peers` (how many agents average together).
+"""
+
+from functools import cache
+
+import numpy as np
+from absl import flags, logging
+
+from data import femnist, glyphs, npz
+from experiments import common, figures
+from experiments.averaging_study import Case, level_layout, one_model, run_study
+from p2pjax import InputError, partition, slices
+from p2pjax.data import Examples, World
+from p2pjax.slices import Layout
+
+_STUDY = flags.DEFINE_enum(
+    "study", "level", ["level", "scheme", "peers"], "What is compared."
+)
+_DATASET = flags.DEFINE_enum(
+    "dataset",
+    None,
+    ["glyphs", "femnist", "npz"],
+    "Embedded procedural handwriting (the default), FEMNIST in --data_dir, or your own "
+    "arrays x, y, user in the npz file --data_dir.",
+)
+_VARIANT = flags.DEFINE_enum(
+    "variant",
+    "a",
+    list(femnist.VARIANTS),
+    "Classes: a all 62, m 47 with similar cases merged, d digits (ignored for npz).",
+)
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 16, "Writers, one per agent.")
+_TRAIN_SIZE = flags.DEFINE_integer("train_size", 360, "Training examples per agent.")
+_TEST_SIZE = flags.DEFINE_integer("test_size", 60, "Test examples per agent.")
+_NETWORK = flags.DEFINE_string(
+    "network",
+    None,
+    "Layout of every agent's network, as in 784=300=100=62; if not given, two hidden "
+    "layers of 300 and 100 between what the data needs.",
+)
+_LEVELS = flags.DEFINE_list(
+    "levels", ["0", "15", "30", "60", "80", "100"], "Averaging levels in percent."
+)
+_SCHEMES = flags.DEFINE_list(
+    "schemes",
+    None,
+    "Global models to compare, as in 784-250-80-62; if not given, level 80, nothing, "
+    "everything and every run of whole layers.",
+)
+_GROUP_SIZES = flags.DEFINE_list(
+    "group_sizes", ["2", "4", "8", "16", "32", "64"], "Agents that average together."
+)
+
+
+@cache
+def load_examples() -> Examples:
+    """The data set that the flags name."""
+    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
+    if dataset is None and data_dir is not None:
+        raise InputError(
+            "Got --data_dir without --dataset: add --dataset=femnist or --dataset=npz."
+        )
+    if dataset is None:
+        logging.info("No --dataset given: procedural handwriting (glyphs) is used.")
+    if dataset in (None, "glyphs"):
+        examples = glyphs.glyphs(
+            _NUM_AGENTS.value,
+            _TRAIN_SIZE.value + _TEST_SIZE.value,
+            seed=common.SEED.value,
+            num_classes=10 if _VARIANT.value == "d" else 62,
+        )
+        return femnist.variant(examples, _VARIANT.value)
+    if data_dir is None:
+        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
+    if dataset == "npz":
+        return npz.load(data_dir)
+    return femnist.variant(femnist.load(data_dir), _VARIANT.value)
+
+
+def make_world(run: int) -> World:
+    """Shuffled, cut to equal sizes and split anew in every run."""
+    return partition.by_user(
+        load_examples(),
+        np.random.default_rng([common.SEED.value, run]),
+        num_agents=_NUM_AGENTS.value,
+        train_size=_TRAIN_SIZE.value,
+        test_size=_TEST_SIZE.value,
+    )
+
+
+def network_layout() -> Layout:
+    """The network of every agent."""
+    if _NETWORK.value is not None:
+        return slices.network_layout(_NETWORK.value)
+    examples = load_examples()
+    return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
+
+
+def level_cases(network: Layout, num_agents: int) -> list[Case]:
+    """P-F1: one global model of growing size."""
+    return [
+        Case(
+            f"level_{level}",
+            {"level": level},
+            one_model(network, level_layout(network, level), num_agents, num_agents),
+        )
+        for level in _integers("levels", _LEVELS.value)
+    ]
+
+
+def scheme_cases(network: Layout, num_agents: int) -> list[Case]:
+    """P-F2: a part of every hidden layer against whole layers."""
+    if _SCHEMES.value is not None:
+        layouts = [slices.model_layout(text) for text in _SCHEMES.value]
+    else:
+        layouts = [level_layout(network, 80), (0,) * len(network), network]
+        for first in range(len(network)):
+            for last in range(first + 2, len(network) + 1):
+                kept = range(first, last)
+                layouts.append(
+                    tuple(n if part in kept else 0 for part, n in enumerate(network))
+                )
+    unique = dict.fromkeys(layouts)
+    return [
+        Case(
+            "-".join(map(str, cells)),
+            {},
+            one_model(network, cells, num_agents, num_agents),
+        )
+        for cells in unique
+    ]
+
+
+def peers_cases(network: Layout, num_agents: int) -> list[Case]:
+    """P-F3: agents average inside groups; at level 0 groups make no difference."""
+    cases = []
+    for level in _integers("levels", _LEVELS.value):
+        cells = level_layout(network, level)
+        sizes = _integers("group_sizes", _GROUP_SIZES.value) if level else [1]
+        for size in sizes:
+            scheme = one_model(network, cells, num_agents, size)
+            setting = {"level": level, "group_size": size}
+            cases.append(Case(f"level_{level}", setting, scheme))
+    return cases
+
+
+def _integers(name: str, fields: list[str]) -> list[int]:
+    if not fields or not all(field.strip().isdigit() for field in fields):
+        raise InputError(
+            f"Need whole numbers joined by commas for --{name}, got "
+            f"'{','.join(fields)}'."
+        )
+    return [int(field) for field in fields]
+
+
+STUDIES = {"level": level_cases, "scheme": scheme_cases, "peers": peers_cases}
+FIGURES = {
+    "level": figures.accuracy_by_level,
+    "scheme": figures.accuracy_by_round,
+    "peers": figures.accuracy_by_group_size,
+}
+
+
+def main() -> None:
+    """Runs the study that the flags name."""
+    load_examples()
+    cases = STUDIES[_STUDY.value](network_layout(), _NUM_AGENTS.value)
+    folder = run_study("femnist", cases, make_world)
+    FIGURES[_STUDY.value](folder)
+    figures.print_summary(folder)
+
+
+if __name__ == "__main__":
+    common.run(main)

@@ -1,0 +1,104 @@
+"""The folder of one experiment: run.flags, metrics.jsonl, timing.jsonl, summary.json.
+
+`metrics.jsonl` has a row per scheme, run and evaluation and nothing that depends on
+time, path or machine, so equal flags give equal bytes.
+"""
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from p2pjax import InputError, metrics
+
+Row = dict[str, Any]
+
+
+def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
+    """Makes the folder; call it when everything else is known to be sound."""
+    folder = Path(workdir or f"runs/{experiment}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if (folder / "metrics.jsonl").exists():
+        raise InputError(
+            f"Need a work folder without results, but {folder} holds a run: choose "
+            "another --workdir or remove it."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.flags").write_text(flags_text)
+    except OSError as error:
+        raise InputError(
+            f"Need a work folder that can be written, got {folder} "
+            f"({error.strerror}): choose another --workdir."
+        ) from error
+    return folder
+
+
+def append(folder: Path, name: str, row: Row) -> None:
+    """Adds one line to a JSON-lines file."""
+    with (folder / name).open("a") as file:
+        file.write(json.dumps(_plain(row)) + "\n")
+
+
+def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
+    """All rows of a JSON-lines file."""
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row]:
+    """Writes summary.json: the last value of every run, summed up over runs."""
+    finals: dict[str, list[Row]] = {}
+    for row in _last_rows(read(folder)):
+        group = json.dumps([row["scheme"], row["setting"]])
+        finals.setdefault(group, []).append(row)
+    rows = [
+        {
+            "scheme": same[0]["scheme"],
+            "setting": same[0]["setting"],
+            "metric": name,
+            **metrics.over_runs(np.asarray([row[name] for row in same])),
+        }
+        for same in finals.values()
+        for name in names
+    ]
+    summary = {"experiment": experiment, "rows": rows, "environment": environment()}
+    write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    return rows
+
+
+def _last_rows(rows: list[Row]) -> list[Row]:
+    last = {json.dumps([r["scheme"], r["setting"], r["run"]]): r for r in rows}
+    return list(last.values())
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is either complete or not there."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def environment() -> Row:
+    """What the numbers were made with."""
+    return {
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "backend": jax.default_backend(),
+        "devices": jax.device_count(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        return _plain(np.asarray(value).tolist())
+    # Seven digits are what single precision holds.
+    return float(f"{value:.7g}") if isinstance(value, float) else value
