@@ -22,6 +22,7 @@ from p2pjax import (
     averaging,
     data,
     metrics,
+    sharding,
     slices,
     tasks,
     topology,
@@ -78,7 +79,9 @@ class Case(NamedTuple):
     scheme: Scheme
 
 
-class _Program(NamedTuple):
+class Program(NamedTuple):
+    """A case, ready to run."""
+
     case: Case
     sharing: Sharing
     algorithm: Algorithm
@@ -138,23 +141,25 @@ def run_study(
       The run folder.
     """
     num_runs, num_rounds = common.NUM_RUNS.value, common.NUM_ROUNDS.value
-    if _LEARNING_RATE.value <= 0:
-        raise InputError(f"Need a positive learning rate, got {_LEARNING_RATE.value}.")
     worlds = [make_world(run) for run in range(num_runs)]
-    programs = [_program(case, worlds[0]) for case in cases]
+    programs = [build_program(case, worlds[0]) for case in cases]
     folder = run_folder.create(common.WORKDIR.value, experiment, common.own_flags())
     progress = common.Progress(len(cases) * num_runs * num_rounds)
-    for program, run in itertools.product(programs, range(num_runs)):
-        if run == 0:
-            progress.say(f"{program.case.name}: compiling")
-        _run_case(folder, program, run, worlds[run], progress)
+    mesh = sharding.agents_mesh(data.num_agents(worlds[0]), common.NUM_DEVICES.value)
+    with jax.set_mesh(mesh):
+        for program, run in itertools.product(programs, range(num_runs)):
+            if run == 0:
+                progress.say(f"{program.case.name}: compiling")
+            _run_case(folder, program, run, worlds[run], progress)
     progress.close()
     run_folder.summarize(folder, experiment, ("accuracy", "loss", "messages", "bytes"))
     return folder
 
 
-def _program(case: Case, world: World) -> _Program:
+def build_program(case: Case, world: World) -> Program:
     """Everything that can be refused is refused here, before anything is written."""
+    if not 0 < _LEARNING_RATE.value < float("inf"):
+        raise InputError(f"Need a positive learning rate, got {_LEARNING_RATE.value}.")
     widths = slices.widths(slices.align(slices.attach(case.scheme))[0])
     example_shape = world.train.examples["x"].shape[2:]
     if int(np.prod(example_shape)) != widths[0]:
@@ -187,7 +192,7 @@ def _program(case: Case, world: World) -> _Program:
             "disagreement": metrics.disagreement(models.params, sharing.plan),
         }
 
-    return _Program(case, sharing, algorithm, evaluate)
+    return Program(case, sharing, algorithm, evaluate)
 
 
 def _averaging(num_agents: int, sharing: Sharing) -> Averaging:
@@ -204,7 +209,7 @@ def _averaging(num_agents: int, sharing: Sharing) -> Averaging:
 
 
 def _run_case(
-    folder: Path, program: _Program, run: int, world: World, progress: common.Progress
+    folder: Path, program: Program, run: int, world: World, progress: common.Progress
 ) -> None:
     case, start, before = program.case, time.monotonic(), 0
     messages = payload = 0.0

@@ -3,15 +3,18 @@
 Bad input ends the program with exit status 2 and one sentence on standard error.
 """
 
+import logging as stdlib_logging
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
+import jax
 from absl import app, flags, logging
 from tqdm import tqdm
 
-from p2pjax import InputError
+from p2pjax import InputError, sharding
 
 FLAGS = flags.FLAGS
 
@@ -38,14 +41,30 @@ AGENT_LOOP = flags.DEFINE_integer(
     "CPUs), 0 all in one batch (best on accelerators), c chunks of c.",
     lower_bound=0,
 )
+NUM_DEVICES = flags.DEFINE_integer(
+    "num_devices",
+    None,
+    "Devices the agents are spread over; if not given, all accelerators, or a virtual "
+    "device per CPU core.",
+    lower_bound=1,
+)
 
 
 def run(main: Callable[[], None]) -> None:
     """Parses the flags and runs an experiment."""
-    app.run(lambda _: _guarded(main), flags_parser=_parse_flags)
+    stdlib_logging.getLogger("jax").setLevel("WARNING")  # says which TPU is not there
+    app.run(lambda _: _start(main), flags_parser=parse_flags)
 
 
-def _parse_flags(args: list[str]) -> list[str]:
+def _start(main: Callable[[], None]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    sharding.use_cpu_devices(NUM_DEVICES.value or cores)
+    FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
+    guarded(main)
+
+
+def parse_flags(args: list[str]) -> list[str]:
+    """Reads the command line; refuses what is not a flag of the experiment."""
     try:
         rest = FLAGS(args)
     except flags.Error as error:
@@ -55,14 +74,15 @@ def _parse_flags(args: list[str]) -> list[str]:
     return rest
 
 
-def _guarded(main: Callable[[], None]) -> None:
+def guarded(main: Callable[[], None]) -> None:
+    """Runs an experiment; input it cannot use becomes a sentence and status 2."""
     try:
         main()
     except InputError as error:
         _refuse(str(error))
 
 
-def _refuse(reason: str) -> None:
+def _refuse(reason: str) -> NoReturn:
     print(" ".join(reason.split()), file=sys.stderr)
     sys.exit(2)
 
@@ -119,9 +139,3 @@ class Progress:
 
 def _on_terminal() -> bool:
     return sys.stderr.isatty()
-
-
-def evaluation_rounds(num_rounds: int, eval_every: int) -> Iterator[int]:
-    """Rounds after which a run is evaluated."""
-    yield from range(eval_every, num_rounds, eval_every)
-    yield num_rounds

@@ -6,7 +6,7 @@ Studies: `level` (how much of the network is global), `scheme` (a part of every 
 layer against whole layers) and `peers` (how many agents average together).
 """
 
-from functools import cache
+from functools import partial
 
 import numpy as np
 from absl import flags, logging
@@ -34,9 +34,15 @@ _VARIANT = flags.DEFINE_enum(
     list(femnist.VARIANTS),
     "Classes: a all 62, m 47 with similar cases merged, d digits (ignored for npz).",
 )
-_NUM_AGENTS = flags.DEFINE_integer("num_agents", 16, "Writers, one per agent.")
-_TRAIN_SIZE = flags.DEFINE_integer("train_size", 360, "Training examples per agent.")
-_TEST_SIZE = flags.DEFINE_integer("test_size", 60, "Test examples per agent.")
+_NUM_AGENTS = flags.DEFINE_integer(
+    "num_agents", 16, "Writers, one per agent.", lower_bound=1
+)
+_TRAIN_SIZE = flags.DEFINE_integer(
+    "train_size", 360, "Training examples per agent.", lower_bound=1
+)
+_TEST_SIZE = flags.DEFINE_integer(
+    "test_size", 60, "Test examples per agent.", lower_bound=1
+)
 _NETWORK = flags.DEFINE_string(
     "network",
     None,
@@ -57,7 +63,6 @@ _GROUP_SIZES = flags.DEFINE_list(
 )
 
 
-@cache
 def load_examples() -> Examples:
     """The data set that the flags name."""
     dataset, data_dir = _DATASET.value, common.DATA_DIR.value
@@ -82,10 +87,10 @@ def load_examples() -> Examples:
     return femnist.variant(femnist.load(data_dir), _VARIANT.value)
 
 
-def make_world(run: int) -> World:
+def make_world(examples: Examples, run: int) -> World:
     """Shuffled, cut to equal sizes and split anew in every run."""
     return partition.by_user(
-        load_examples(),
+        examples,
         np.random.default_rng([common.SEED.value, run]),
         num_agents=_NUM_AGENTS.value,
         train_size=_TRAIN_SIZE.value,
@@ -93,11 +98,10 @@ def make_world(run: int) -> World:
     )
 
 
-def network_layout() -> Layout:
+def network_layout(examples: Examples) -> Layout:
     """The network of every agent."""
     if _NETWORK.value is not None:
         return slices.network_layout(_NETWORK.value)
-    examples = load_examples()
     return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
 
 
@@ -166,11 +170,16 @@ FIGURES = {
 }
 
 
+def make_cases(examples: Examples) -> list[Case]:
+    """The schemes that the study compares."""
+    return STUDIES[_STUDY.value](network_layout(examples), _NUM_AGENTS.value)
+
+
 def main() -> None:
     """Runs the study that the flags name."""
-    load_examples()
-    cases = STUDIES[_STUDY.value](network_layout(), _NUM_AGENTS.value)
-    folder = run_study("femnist", cases, make_world)
+    examples = load_examples()
+    cases = make_cases(examples)
+    folder = run_study("femnist", cases, partial(make_world, examples))
     FIGURES[_STUDY.value](folder)
     figures.print_summary(folder)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax import mixing
-from p2pjax.owners import MixPlan
+from p2pjax.owners import MixPlan, OwnerClass
 from p2pjax.slices import LOCAL
 from p2pjax.types import Array, PyTree
 
@@ -45,26 +45,40 @@ def disagreement(params: PyTree, plan: MixPlan) -> Array:
     over the groups; 0 for a class that nobody shares.
     """
     leaves = jax.tree.leaves(params)
-    values = []
-    for owner_class in plan.classes:
-        if not owner_class.is_shared:
-            values.append(jnp.zeros(()))
-            continue
-        mean = mixing.by_group_mean(owner_class.owner)
-        largest = jnp.zeros(len(owner_class.owner))  # [N], the agent's group
-        for block in owner_class.blocks:
-            where = (slice(None), *map(slice, block.start, block.stop))
-            x = leaves[block.leaf][where]
-            variance = mean(jnp.square(x - mean(x))).reshape(x.shape[0], -1)
-            if variance.shape[1]:
-                largest = jnp.maximum(largest, variance.max(1))
-        groups = [
-            int(np.flatnonzero(owner_class.owner == group)[0])
-            for group in np.unique(owner_class.owner)
-            if group != LOCAL
+    return jnp.stack(
+        [
+            jnp.concatenate(
+                [
+                    jnp.sqrt(_largest_variance(leaves, owner_class, members))
+                    for members in mixing.group_tables(owner_class.owner)[0]
+                ]
+            ).mean()
+            if owner_class.is_shared
+            else jnp.zeros(())
+            for owner_class in plan.classes
         ]
-        values.append(jnp.sqrt(largest[np.asarray(groups)]).mean())
-    return jnp.stack(values)
+    )
+
+
+def _largest_variance(
+    leaves: list[Array], owner_class: OwnerClass, members: np.ndarray
+) -> Array:
+    """`[groups]`: over the agents of each group `[groups, size]`."""
+    largest = jnp.zeros(len(members))
+    for block in owner_class.blocks:
+        leaf = leaves[block.leaf]
+
+        def advance(
+            largest: Array, at: tuple, sizes: tuple[int, ...], leaf: Array = leaf
+        ) -> Array:
+            columns = jax.lax.dynamic_slice(leaf, at, sizes)
+            variance = columns[members].var(1).reshape(len(members), -1)
+            return jnp.maximum(largest, variance.max(1).astype(largest.dtype))
+
+        largest = mixing.walk_columns(
+            leaf.shape, leaf.dtype.itemsize, block, advance, largest
+        )
+    return largest
 
 
 def shared_fraction(plan: MixPlan) -> float:

@@ -52,40 +52,65 @@ def mix(params: PyTree, plan: MixPlan, combine: Callable[..., Combine]) -> PyTre
 
 
 def _mix_block(leaf: Array, block: Block, combine: Combine) -> Array:
-    leaf = jnp.asarray(leaf)
-    start, extent = np.asarray(block.start), np.subtract(block.stop, block.start)
-    if block.size == 0:
-        return leaf
-    num_agents = leaf.shape[0]
-    axis = int(extent.argmax()) if len(extent) else None
-    if axis is None:
-        return combine(leaf)
-    bytes_per_column = num_agents * leaf.dtype.itemsize * block.size // extent[axis]
-    length = int(np.clip(BLOCK_BYTES // bytes_per_column, 1, extent[axis]))
-
-    def advance(leaf: Array, first: Array | int, length: int) -> Array:
-        sizes = [num_agents, *extent.tolist()]
-        sizes[axis + 1] = length
-        at = [0, *start.tolist()]
-        at[axis + 1] = first
+    def advance(leaf: Array, at: tuple, sizes: tuple[int, ...]) -> Array:
         mixed = combine(jax.lax.dynamic_slice(leaf, at, sizes))
         leaf = jax.lax.dynamic_update_slice(leaf, mixed, at)
         # Without the barrier XLA:CPU (openxla/xla 49176) may return wrong numbers
         # where an in-place update of a leaf with an axis of size 1 is reshaped.
         return jax.lax.optimization_barrier(leaf)
 
-    num_blocks, tail = divmod(int(extent[axis]), length)
-    begin = int(start[axis])
+    leaf = jnp.asarray(leaf)
+    return walk_columns(leaf.shape, leaf.dtype.itemsize, block, advance, leaf)
+
+
+def walk_columns(
+    shape: tuple[int, ...],
+    itemsize: int,
+    block: Block,
+    advance: Callable[[PyTree, tuple, tuple[int, ...]], PyTree],
+    carry: PyTree,
+) -> PyTree:
+    """Folds over the column blocks of a rectangle of one stacked leaf.
+
+    Args:
+      shape: of the leaf, `[N, ...]`.
+      itemsize: bytes per number.
+      block: the rectangle.
+      advance: `(carry, at, sizes) -> carry`, one column block at a time, whose start
+        may be traced and whose sizes are static.
+      carry: what is folded.
+    """
+    if block.size == 0:
+        return carry
+    start = (0, *block.start)
+    sizes = (shape[0], *np.subtract(block.stop, block.start).tolist())
+    if len(sizes) == 1:
+        return advance(carry, start, sizes)
+    axis = 1 + int(np.argmax(sizes[1:]))
+    longest = BLOCK_BYTES * sizes[axis] // (int(np.prod(sizes)) * itemsize)
+    length = _even_length(sizes[axis], max(1, longest))
+
+    def replaced(values: tuple, value: Array | int) -> tuple:
+        return (*values[:axis], value, *values[axis + 1 :])
+
+    def nth(i: Array | int, carry: PyTree, length_now: int) -> PyTree:
+        at = replaced(start, start[axis] + i * length)
+        return advance(carry, at, replaced(sizes, length_now))
+
+    num_blocks, tail = divmod(sizes[axis], length)
     if num_blocks == 1:
-        leaf = advance(leaf, begin, length)
+        carry = nth(0, carry, length)
     else:
-        leaf = jax.lax.fori_loop(
-            0,
-            num_blocks,
-            lambda i, leaf: advance(leaf, begin + i * length, length),
-            leaf,
-        )
-    return advance(leaf, begin + num_blocks * length, tail) if tail else leaf
+        carry = jax.lax.fori_loop(0, num_blocks, lambda i, c: nth(i, c, length), carry)
+    return nth(num_blocks, carry, tail) if tail else carry
+
+
+def _even_length(extent: int, longest: int) -> int:
+    """A block length that leaves no tail if one near the longest does."""
+    if longest >= extent:
+        return extent
+    dividing = [n for n in range(longest, longest // 2, -1) if extent % n == 0]
+    return dividing[0] if dividing else longest
 
 
 def by_peers(peers: Peers) -> Combine:
@@ -137,7 +162,7 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
       owner: `[N]`, static.
       weight: `[N]` positive, or None for equal weights.
     """
-    tables, row_of_agent = _group_tables(owner)
+    tables, row_of_agent = group_tables(owner)
     weight = jnp.ones(len(owner)) if weight is None else jnp.asarray(weight)
     is_local = owner == LOCAL
 
@@ -153,7 +178,7 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
     return combine
 
 
-def _group_tables(owner: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+def group_tables(owner: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Members of every group, one table per group size, and each agent's group row.
 
     Tables without padding: a group never touches another one's numbers, and the work

@@ -5,10 +5,10 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.data import World, whole_set
+from p2pjax.sharding import place
 from p2pjax.tasks import Task
 from p2pjax.training import IN_PLACE, map_agents
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
@@ -58,9 +58,9 @@ def simulate(
         )
     key_init, key_plan, key_rounds = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key_plan)))
-    world = jax.tree.map(jnp.asarray, world)
     inputs = algorithm.plan(rng, world, num_rounds)
-    state = _init(key_init, world, algorithm)
+    world = place(world)
+    state = place(_init(key_init, world, algorithm))
     for start in range(0, num_rounds, eval_every):
         stop = min(start + eval_every, num_rounds)
         rounds = np.arange(start, stop, dtype=np.int32)

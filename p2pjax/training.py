@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from p2pjax.data import AgentData, Sampler, take_batch
+from p2pjax.sharding import over_devices
 from p2pjax.tasks import Task
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
 
@@ -140,7 +141,8 @@ def map_agents(
       agent_fn: `(carry, inputs) -> (carry, output)` of one agent.
       agent_loop: `VMAP`, `IN_PLACE`, or c > 1 for chunks of c agents. All forms give
         the same numbers. The looping ones overwrite the carry slice by slice, so that
-        no second copy of it exists; they never read another agent.
+        no second copy of it exists; they never read another agent. Under a mesh of
+        agents (`sharding`) every device loops over its own.
     """
     if agent_loop < 0:
         raise InputError(
@@ -174,7 +176,8 @@ def map_agents(
             state = advance(num_chunks * chunk, state, num_agents % chunk)
         return state
 
-    return jax.vmap(agent_fn) if agent_loop == VMAP else looped
+    mapped = jax.vmap(agent_fn) if agent_loop == VMAP else looped
+    return lambda carry, inputs: over_devices(mapped)(carry, inputs)
 
 
 def _unbatched(agent_fn: Callable) -> Callable:

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import settings
 
+jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+# The same examples every time; compilation makes any deadline meaningless.
+settings.register_profile("p2pjax", deadline=None, derandomize=True)
+settings.load_profile("p2pjax")
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
 

@@ -1,0 +1,348 @@
+"""Experiments end to end: flagfiles, run folders, reruns, every refusal."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from data import glyphs
+from experiments import averaging_study, common, femnist, run_folder
+from p2pjax import InputError
+
+ROOT = Path(__file__).parents[1]
+FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("femnist.*.flags"))
+TINY = (
+    "--network=784=12=8=10",
+    "--variant=d",
+    "--num_agents=4",
+    "--train_size=20",
+    "--test_size=10",
+    "--batch_size=10",
+    "--num_rounds=3",
+    "--eval_every=2",
+)
+
+
+@pytest.fixture
+def parse():
+    """Parses a command line as a fresh process would."""
+    with flagsaver.flagsaver():
+        for name in flags.FLAGS:
+            flag = flags.FLAGS[name]
+            if flag.present:
+                flag.unparse()
+        yield lambda *args: common.parse_flags(["femnist", *args])
+
+
+@pytest.fixture
+def run(parse, tmp_path):
+    def run_femnist(*args, workdir="run"):
+        folder = tmp_path / workdir
+        parse(*args, f"--workdir={folder}")
+        common.guarded(femnist.main)
+        return folder
+
+    return run_femnist
+
+
+@pytest.fixture
+def refused(run, tmp_path, capsys):
+    """Runs with bad input; returns what standard error said."""
+
+    def run_refused(*args):
+        with pytest.raises(SystemExit) as exit_info:
+            run(*args)
+        assert exit_info.value.code == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+        return said
+
+    return run_refused
+
+
+def test_run_folder(run):
+    folder = run(*TINY, "--levels=0,80,100", "--num_runs=2")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "run.flags",
+        "metrics.jsonl",
+        "timing.jsonl",
+        "summary.json",
+        "accuracy_by_level.png",
+        "accuracy_by_level.svg",
+    }
+    rows = run_folder.read(folder)
+    assert [(r["scheme"], r["run"], r["round"]) for r in rows] == [
+        (f"level_{level}", run, number)
+        for level in (0, 80, 100)
+        for run in (0, 1)
+        for number in (2, 3)
+    ]
+    for row in rows:
+        assert row["accuracy"] == pytest.approx(
+            np.mean(row["agent_accuracy"]), abs=1e-6
+        )
+    shared = {row["scheme"]: row["bytes"] for row in rows if row["round"] == 3}
+    messages = {row["scheme"]: row["messages"] for row in rows if row["round"] == 3}
+    full = 784 * 12 + 12 + 12 * 8 + 8 + 8 * 10 + 10
+    assert shared["level_0"] == messages["level_0"] == 0
+    assert shared["level_100"] == pytest.approx(3 * 4 * full)
+    assert messages["level_80"] == messages["level_100"] == 3
+    # Everybody starts from the same weights and averages all: nobody disagrees.
+    assert max(max(r["disagreement"]) for r in rows if r["scheme"] != "level_0") < 1e-5
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["experiment"] == "femnist"
+    row = summary["rows"][0]
+    assert row["scheme"] == "level_0"
+    assert row["setting"] == {"level": 0}
+    assert row["metric"] == "accuracy"
+    assert row["runs"] == 2
+    finals = [
+        r["accuracy"] for r in rows if r["scheme"] == "level_0" and r["round"] == 3
+    ]
+    assert row["median"] == pytest.approx(np.median(finals))
+    assert set(row) >= {"median", "p40", "p60", "mean", "std"}
+    assert summary["environment"]["backend"]
+
+
+def test_same_flags_same_bytes_and_rerun_from_run_flags(run):
+    args = (*TINY, "--levels=80", "--num_runs=2", "--averaging=pairs", "--seed=7")
+    first = run(*args, workdir="first")
+    second = run(*args, workdir="second")
+    again = run(f"--flagfile={first / 'run.flags'}", workdir="again")
+    other = run(*args, "--seed=8", workdir="other")
+    expected = (first / "metrics.jsonl").read_bytes()
+    assert expected == (second / "metrics.jsonl").read_bytes()
+    assert expected == (again / "metrics.jsonl").read_bytes()
+    assert expected != (other / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "args, figure",
+    [
+        (("--study=scheme", "--schemes=784-12-8-0,784-6-4-10"), "accuracy_by_round"),
+        (
+            ("--study=peers", "--levels=0,80", "--group_sizes=2,4"),
+            "accuracy_by_group_size",
+        ),
+        (
+            ("--levels=60", "--averaging=gossip", "--degree=2", "--rewire_every=2"),
+            "accuracy_by_level",
+        ),
+        (
+            (
+                "--levels=60",
+                "--average_every=2",
+                "--noper_sample",
+                "--noshared_init",
+                "--loss=cross_entropy",
+                "--agent_loop=0",
+            ),
+            "accuracy_by_level",
+        ),
+    ],
+)
+def test_studies_and_options(run, args, figure):
+    folder = run(*TINY, *args)
+    assert (folder / f"{figure}.png").stat().st_size > 5000
+    assert (folder / "summary.json").exists()
+
+
+def test_own_npz(run, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "mine.npz",
+        x=rng.normal(size=(120, 5)).astype(np.float32),
+        y=rng.integers(0, 3, 120),
+        user=np.repeat(np.arange(4), 30),
+    )
+    folder = run(
+        *TINY[2:],
+        "--dataset=npz",
+        f"--data_dir={tmp_path / 'mine.npz'}",
+        "--levels=50",
+        "--network=5=4=3",
+    )
+    assert run_folder.read(folder)[-1]["bytes"] == 3 * 4 * (5 * 2 + 2 + 2 * 3 + 3)
+
+
+@pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
+def test_flagfiles_build(parse, flagfile):
+    """On a few generated examples, since real data may be missing."""
+    parse(
+        f"--flagfile={flagfile}", "--dataset=glyphs", "--train_size=4", "--test_size=2"
+    )
+    examples = femnist.load_examples()
+    world = femnist.make_world(examples, 0)
+    cases = femnist.make_cases(examples)
+    for case in cases:
+        program = averaging_study.build_program(case, world)
+        assert program.case.name == case.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
+def test_flagfiles_run(run, flagfile):
+    folder = run(
+        f"--flagfile={flagfile}",
+        "--dataset=glyphs",
+        "--train_size=20",
+        "--test_size=10",
+        "--batch_size=5",
+        "--num_rounds=2",
+        "--eval_every=1",
+        "--num_runs=1",
+    )
+    assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+
+
+def test_paper_sizes_are_refused_where_writers_are_too_small(refused, real_data):
+    said = refused(
+        f"--flagfile={ROOT}/experiments/flags/femnist.level_a.flags",
+        f"--data_dir={real_data}",
+    )
+    assert "360 training and 60 test examples of each of 16 users" in said
+    assert "has only 294" in said
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("--levls=3",), "Unknown command line flag 'levls'"),
+        (("--dataset=cifar",), "should be one of"),
+        (("--study=all",), "should be one of"),
+        (("femnist.flags",), "Need flags such as --seed=1 only, got 'femnist.flags'"),
+        (("--flagfile=none.flags",), "none.flags"),
+        (("--learning_rate=-0.1",), "positive learning rate, got -0.1"),
+        (("--learning_rate=nan",), "positive learning rate, got nan"),
+        (("--num_runs=0",), "num_runs"),
+        (("--num_agents=0",), "num_agents"),
+        (("--levels=a,b",), "whole numbers joined by commas for --levels, got 'a,b'"),
+        (("--levels=120",), "levels from 0 to 100, got 120"),
+        (("--network=784-300-10",), "a network such as 784=300=100=62"),
+        (("--network=784=12=9",), "labels from 0 to 8"),
+        (("--network=100=12=10",), "need 784 inputs, the network has 100"),
+        (
+            ("--study=scheme", "--schemes=784-20-8-10"),
+            "784-20-8-10 has more cells than 784=12=8=10",
+        ),
+        (
+            ("--study=scheme", "--schemes=784-20-10"),
+            "model 0 is 784-20-10, 3 parts, but the networks have 4",
+        ),
+        (
+            ("--study=scheme", "--schemes=784=20=10"),
+            "a partial model such as 784-250-80-62",
+        ),
+        (
+            ("--study=peers", "--group_sizes=3"),
+            "divide the 4 agents evenly, got groups of 3",
+        ),
+        (
+            ("--averaging=gossip", "--degree=4"),
+            "0 < degree < 4 (the number of agents)",
+        ),
+        (("--dataset=femnist",), "Need --data_dir for --dataset=femnist"),
+        (("--data_dir=somewhere",), "Got --data_dir without --dataset"),
+        (("--dataset=femnist", "--data_dir=nowhere"), "nowhere"),
+        (("--dataset=npz", "--data_dir=nowhere.npz"), "nowhere.npz"),
+    ],
+)
+def test_bad_input_gets_a_sentence(refused, args, message):
+    assert message in refused(*TINY, *args)
+
+
+def test_bad_files_get_a_sentence(refused, tmp_path):
+    path = tmp_path / "mine.npz"
+    as_npz = ("--dataset=npz", f"--data_dir={path}")
+    users = np.repeat(np.arange(4), 30)
+    x, y = np.ones((120, 784), np.float32), users % 3
+
+    np.savez(path, x=x, y=y)
+    assert "user" in refused(*TINY, *as_npz)
+    np.savez(path, x=np.array([{}] * 120), y=y, user=users)
+    assert "pickled objects" in refused(*TINY, *as_npz)
+    np.savez(path, x=x, y=y - 1, user=users)
+    assert "-1" in refused(*TINY, *as_npz)
+    np.savez(path, x=x, y=y, user=users)
+    assert "the data has 4" in refused(*TINY, *as_npz, "--num_agents=8")
+    assert "has only 30" in refused(*TINY, *as_npz, "--train_size=60")
+    path.write_bytes(path.read_bytes()[:500])
+    assert "cut off" in refused(*TINY, *as_npz)
+    path.write_bytes(b"")
+    assert "is empty" in refused(*TINY, *as_npz)
+
+
+def test_used_and_unwritable_work_folders_are_refused(run, tmp_path, capsys):
+    folder = run(*TINY, "--levels=0")
+    before = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(SystemExit):
+        run(*TINY, "--levels=0")
+    assert "holds a run: choose another --workdir" in capsys.readouterr().err
+    assert before == (folder / "metrics.jsonl").read_bytes()
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        run(*TINY, "--levels=0", workdir="file/below")
+    assert "can be written" in capsys.readouterr().err
+
+
+def test_level_layouts():
+    classic = (784, 300, 100, 62)
+    assert averaging_study.level_layout(classic, 80) == (784, 250, 80, 62)
+    assert averaging_study.level_layout(classic, 0) == (0, 0, 0, 0)
+    assert averaging_study.level_layout(classic, 100) == classic
+    assert averaging_study.level_layout((10, 20, 3), 50) == (10, 10, 3)
+
+
+def test_default_schemes_are_level_80_and_whole_layers(parse):
+    parse("--study=scheme", "--variant=d")
+    examples = glyphs.glyphs(16, 12, num_classes=10)
+    assert [case.name for case in femnist.make_cases(examples)] == [
+        "784-250-80-10",
+        "0-0-0-0",
+        "784-300-100-10",
+        "784-300-0-0",
+        "784-300-100-0",
+        "0-300-100-0",
+        "0-300-100-10",
+        "0-0-100-10",
+    ]
+
+
+def test_command_line():
+    """In its own process: exit status, one sentence, help with this project's flags."""
+
+    def command(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "experiments.femnist", *args],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    bad = command("--levls=1")
+    assert bad.returncode == 2
+    assert bad.stderr == "Unknown command line flag 'levls'. Did you mean: levels ?\n"
+    helped = command("--help")
+    assert "--levels" in helped.stdout
+    assert "--batch_size" in helped.stdout
+    assert "--num_rounds" in helped.stdout
+
+
+def test_ci_runs_the_readme_test_command():
+    readme = (ROOT / "README.md").read_text()
+    (command,) = re.findall(r"^pip install .*pytest$", readme, re.MULTILINE)
+    assert command in (ROOT / ".ci" / "run").read_text()
+
+
+def test_refusals_are_value_errors():
+    assert issubclass(InputError, ValueError)

@@ -1,0 +1,106 @@
+"""Splits of examples into agents' worlds, padding and batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pjax import data, partition
+from p2pjax.data import Examples
+from p2pjax.types import InputError
+
+
+def examples_of(sizes):
+    """Users with the given numbers of examples; x is the row's own number."""
+    user = np.repeat(np.arange(len(sizes)), sizes)
+    rows = np.arange(len(user))
+    return Examples(rows[:, None].astype(np.float32), rows % 3, user, 3)
+
+
+def test_by_user_takes_the_largest_users_and_cuts_them():
+    examples = examples_of([5, 9, 7, 9, 6])
+    world = partition.by_user(
+        examples, np.random.default_rng(0), num_agents=3, train_size=4, test_size=3
+    )
+    train, test = (
+        split.examples["x"][..., 0].astype(int) for split in (world.train, world.test)
+    )
+    assert train.shape == (3, 4)
+    assert test.shape == (3, 3)
+    for agent, user in enumerate((1, 3, 2)):  # by size, ties by id
+        own = [*train[agent], *test[agent]]
+        assert (examples.user[own] == user).all()
+        assert len(set(own)) == 7
+    np.testing.assert_array_equal(world.train.examples["y"], train % 3)
+    assert world.train.examples["y"].dtype == np.int32
+    assert world.valid.size.tolist() == [0, 0, 0]
+    assert world.cluster.tolist() == [0, 0, 0]
+
+
+def test_by_user_shuffles_by_the_given_generator():
+    def rows(seed):
+        return partition.by_user(
+            examples_of([50, 50]),
+            np.random.default_rng(seed),
+            num_agents=2,
+            train_size=30,
+            test_size=10,
+        ).train.examples["x"]
+
+    assert (rows(0) == rows(0)).all()
+    assert (rows(0) != rows(1)).any()
+
+
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"num_agents": 6}, "Need 6 users, one per agent, but the data has 5"),
+        (
+            {"num_agents": 4},
+            r"of each of 4 users, but user 4 has only 6 \(3 users have 7\)",
+        ),
+        ({"num_agents": 0}, "at least one agent"),
+        ({"num_agents": 1, "test_size": 0}, "one test example"),
+    ],
+)
+def test_by_user_refuses(sizes, message):
+    with pytest.raises(InputError, match=message):
+        partition.by_user(
+            examples_of([5, 9, 7, 9, 6]),
+            np.random.default_rng(0),
+            **{"train_size": 4, "test_size": 3} | sizes,
+        )
+
+
+def test_ragged_agents_are_padded_and_padding_is_invalid():
+    world = partition.world_of(
+        examples_of([10]), [np.arange(2), np.arange(5)], [np.arange(3), np.arange(1)]
+    )
+    assert world.train.size.tolist() == [2, 5]
+    assert world.train.examples["x"].shape == (2, 5, 1)
+    batch = data.whole_set(
+        {name: leaf[1] for name, leaf in world.test.examples.items()},
+        world.test.size[1],
+    )
+    assert batch["valid"].tolist() == [True, False, False]
+
+
+@given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 10**6))
+def test_cyclic_window_uses_examples_evenly(size, batch_size, step):
+    indices = np.asarray(
+        data.cyclic_window(batch_size)(
+            jax.random.key(0), np.int32(step), np.int32(size)
+        )
+    )
+    expected = (step * batch_size + np.arange(batch_size)) % size
+    np.testing.assert_array_equal(indices, expected)
+
+
+def test_with_replacement_stays_within_an_agents_examples():
+    draw = jax.vmap(data.with_replacement(8), (0, None, None))
+    keys = jax.random.split(jax.random.key(0), 200)
+    indices = np.asarray(draw(keys, jnp.int32(0), jnp.int32(3)))
+    assert set(indices.ravel().tolist()) == {0, 1, 2}
+    assert len(np.unique(indices, axis=0)) > 100

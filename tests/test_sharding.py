@@ -1,0 +1,76 @@
+"""Several devices give the numbers of one."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from test_partial_averaging import SCHEME, build, random_world
+
+from p2pjax import averaging, sharding, topology, training
+from p2pjax.simulate import on_test_sets, simulate
+from p2pjax.types import InputError
+
+REALISATIONS = {
+    "server": averaging.server(4),
+    "gossip": averaging.gossip(topology.ring(4)),
+    "pairs": averaging.random_pairs(4),
+}
+
+
+def final(algorithm, task, world):
+    *_, last = simulate(
+        jax.random.key(0),
+        algorithm,
+        world,
+        6,
+        eval_every=3,
+        evaluate=on_test_sets(task),
+    )
+    return jax.tree.map(np.asarray, (last.state.variables, last.metrics))
+
+
+@pytest.mark.parametrize("agent_loop", [training.VMAP, training.IN_PLACE])
+@pytest.mark.parametrize("realisation", REALISATIONS)
+def test_same_numbers_on_several_devices(agent_loop, realisation):
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    results = []
+    for mesh_size in (1, 4):
+        algorithm, _, task = build(
+            SCHEME,
+            real=REALISATIONS[realisation],
+            agent_loop=agent_loop,
+            optimizer=optax.sgd(0.5, momentum=0.5),
+        )
+        with jax.set_mesh(sharding.agents_mesh(mesh_size)):
+            results.append(final(algorithm, task, world))
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_state_lives_where_its_agents_do():
+    algorithm, _, task = build(SCHEME)
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    with jax.set_mesh(sharding.agents_mesh(4)):
+        (last,) = simulate(
+            jax.random.key(0),
+            algorithm,
+            world,
+            2,
+            eval_every=2,
+            evaluate=on_test_sets(task),
+        )
+        kernel = last.state.variables.params["layer_1"]["kernel"]
+        assert len(kernel.sharding.device_set) == 4
+        assert {s.data.shape[0] for s in kernel.addressable_shards} == {1}
+
+
+def test_meshes_divide_the_agents():
+    assert jax.device_count() == 4
+    assert sharding.agents_mesh(8).size == 4
+    assert sharding.agents_mesh(6).size == 3
+    assert sharding.agents_mesh(7).size == 1
+
+
+def test_devices_cannot_be_split_later():
+    with pytest.raises(InputError, match="before JAX has started"):
+        sharding.use_cpu_devices(3)

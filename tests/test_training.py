@@ -1,0 +1,186 @@
+"""The agent loop's forms agree; learners do what their names say."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from p2pjax import data, metrics, tasks, training
+from p2pjax.data import AgentData
+from p2pjax.models import mlp
+from p2pjax.owners import Block, MixPlan, OwnerClass
+from p2pjax.training import Extra, map_agents
+from p2pjax.types import InputError
+
+NUM_AGENTS = 7
+
+
+def setup(rng, sizes=None):
+    # An output layer of one input makes leaves with axes of size 1.
+    task = tasks.classification(mlp.MLP((4, 1, 3)), (5,), tasks.softmax_cross_entropy)
+    sizes = np.full(NUM_AGENTS, 9, np.int32) if sizes is None else sizes
+    agents = AgentData(
+        {
+            "x": jnp.asarray(rng.normal(size=(NUM_AGENTS, 9, 5)), jnp.float32),
+            "y": jnp.asarray(rng.integers(0, 3, (NUM_AGENTS, 9)), jnp.int32),
+        },
+        jnp.asarray(sizes),
+    )
+    keys = jax.random.split(jax.random.key(0), NUM_AGENTS)
+    return task, agents, jax.vmap(task.init)(keys)
+
+
+@pytest.mark.parametrize("agent_loop", [training.IN_PLACE, 2, 3, 7, 50])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_all_forms_of_the_agent_loop_agree(agent_loop, per_sample):
+    task, agents, variables = setup(np.random.default_rng(0))
+    learner = training.gradient_descent(task, optax.sgd(0.3, momentum=0.9))
+    learner = training.per_sample(learner) if per_sample else learner
+    results = []
+    for form in (training.VMAP, agent_loop):
+        train = training.local_training(learner, data.cyclic_window(4), 3, form)
+        results.append(
+            jax.jit(train)(
+                jax.random.key(1),
+                jnp.int32(0),
+                variables,
+                jax.vmap(learner.init)(variables),
+                agents,
+            )
+        )
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_padding_never_contributes():
+    rng = np.random.default_rng(0)
+    sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
+    task, agents, variables = setup(rng, sizes)
+    padding = np.arange(9) >= sizes[:, None]
+    poisoned = agents._replace(
+        examples={
+            "x": jnp.where(padding[..., None], jnp.nan, agents.examples["x"]),
+            "y": agents.examples["y"],
+        }
+    )
+    learner = training.gradient_descent(task, optax.sgd(0.3))
+    for sampler in (data.cyclic_window(4), data.with_replacement(4)):
+        train = training.local_training(learner, sampler, 5, training.IN_PLACE)
+        new, _, losses = train(
+            jax.random.key(0),
+            jnp.int32(0),
+            variables,
+            jax.vmap(learner.init)(variables),
+            poisoned,
+        )
+        assert np.isfinite(losses).all()
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
+
+
+def test_rates_scale_the_updates_of_their_agent():
+    task, agents, variables = setup(np.random.default_rng(0))
+    learner = training.gradient_descent(task, optax.sgd(0.1))
+    rate = jnp.asarray([0.0, 1, 2, 3, 1, 1, 1])
+    train = training.local_training(learner, data.cyclic_window(4), 1, training.VMAP)
+    start = jax.random.key(0), jnp.int32(0), variables
+    opt_state = jax.vmap(learner.init)(variables)
+    plain = train(*start, opt_state, agents)[0].params
+    scaled = train(*start, opt_state, agents, Extra(rate))[0].params
+    for old, one, other in zip(
+        *map(jax.tree.leaves, (variables.params, plain, scaled)), strict=True
+    ):
+        factor = rate.reshape((-1,) + (1,) * (old.ndim - 1))
+        np.testing.assert_allclose(other - old, factor * (one - old), atol=1e-6)
+    assert (
+        jax.tree.leaves(scaled)[0][0] == jax.tree.leaves(variables.params)[0][0]
+    ).all()
+
+
+def test_per_sample_takes_one_step_per_example():
+    task, agents, variables = setup(np.random.default_rng(0))
+    learner = training.gradient_descent(task, optax.sgd(0.1))
+    one = jax.tree.map(lambda leaf: leaf[0], variables)
+    examples = {name: leaf[0] for name, leaf in agents.examples.items()}
+    batch = data.take_batch(examples, jnp.arange(3))
+    state = learner.init(one)
+    together, _, loss = training.per_sample(learner).step(
+        jax.random.key(0), one, state, batch, Extra()
+    )
+    losses = []
+    for i in range(3):
+        single = data.take_batch(examples, jnp.asarray([i]))
+        one, state, single_loss = learner.step(
+            jax.random.key(0), one, state, single, Extra()
+        )
+        losses.append(single_loss)
+    assert loss == pytest.approx(np.mean(losses))
+    for a, b in zip(*map(jax.tree.leaves, (together, one)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_loop_without_carry_maps_inputs():
+    outputs = map_agents(lambda carry, x: (carry, x * 2), 2)((), jnp.arange(5))[1]
+    assert outputs.tolist() == [0, 2, 4, 6, 8]
+    with pytest.raises(InputError, match="agent_loop of 0"):
+        map_agents(lambda carry, x: (carry, x), -2)
+
+
+@pytest.mark.parametrize(
+    "loss, expected",
+    [
+        (tasks.squared_error, lambda p, t: ((p - t) ** 2).sum(-1) / 2),
+        (
+            tasks.binary_cross_entropy,
+            lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(-1),
+        ),
+    ],
+)
+def test_losses_of_sigmoid_outputs(loss, expected):
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    labels = np.asarray([0, 2, 1, 1])
+    outputs = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(
+        loss(jnp.asarray(logits), jnp.asarray(labels)),
+        expected(outputs, np.eye(3)[labels]),
+        rtol=1e-5,
+    )
+
+
+def test_softmax_cross_entropy():
+    logits = jnp.asarray([[1.0, 2.0, 3.0]])
+    expected = np.log(np.exp([1, 2, 3]).sum()) - 2
+    assert tasks.softmax_cross_entropy(logits, jnp.asarray([1]))[0] == pytest.approx(
+        expected
+    )
+
+
+def test_images_are_scaled_and_labels_checked():
+    assert tasks.as_float(jnp.asarray([0, 255], jnp.uint8)).tolist() == [0, 1]
+    assert tasks.as_float(jnp.asarray([7.0])).tolist() == [7]
+    tasks.check_labels(np.asarray([0, 9]), 10)
+    with pytest.raises(InputError, match="labels from 0 to 9, .* got 0 to 10"):
+        tasks.check_labels(np.asarray([0, 10]), 10)
+
+
+def test_summary_over_runs():
+    values = np.asarray([0.1, 0.2, 0.3, 0.4, 0.5])
+    summary = metrics.over_runs(values)
+    assert summary["median"] == pytest.approx(0.3)
+    assert summary["p40"] == pytest.approx(0.26)
+    assert summary["p60"] == pytest.approx(0.34)
+    assert summary["std"] == pytest.approx(values.std(ddof=1))
+    assert summary["runs"] == 5
+    assert metrics.over_runs(values[:1])["std"] == 0
+
+
+def test_norm_and_disagreement():
+    params = {"a": jnp.asarray([[3.0, 4], [0, 0], [1, 0]]), "b": jnp.zeros((3, 1))}
+    assert metrics.parameter_norm(params).tolist() == [5, 0, 1]
+    plan = MixPlan(
+        (
+            OwnerClass(np.asarray([0, 0, -1]), (Block(0, (0,), (2,)),)),
+            OwnerClass(np.full(3, -1), (Block(1, (0,), (1,)),)),
+        )
+    )
+    assert metrics.disagreement(params, plan).tolist() == [2, 0]
