@@ -1,0 +1,126 @@
+"""Save and resume, exactly.
+
+A checkpoint is a folder `<number>` with the state (orbax), the position (JSON) and the
+checksums of all its files. It is written under a temporary name and renamed, so one
+that has its name is complete; one that was damaged later is passed over for the one
+before it.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+
+from p2pjax.types import InputError, PyTree
+
+Position = dict[str, Any]  # plain JSON: where the run stood
+
+_TEMPORARY = "incomplete-"
+
+
+class Checkpoint(NamedTuple):
+    """What was saved."""
+
+    state: PyTree
+    position: Position
+
+
+def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> None:
+    """Writes checkpoint `number`, then removes all but the newest `keep`."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{_TEMPORARY}{number}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    with ocp.StandardCheckpointer() as writer:
+        writer.save(temporary / "state", _without_keys(checkpoint.state))
+    (temporary / "position.json").write_text(json.dumps(checkpoint.position))
+    description = json.dumps(_description(checkpoint.state))
+    (temporary / "description.json").write_text(description)
+    (temporary / "checksums.json").write_text(json.dumps(_checksums(temporary)))
+    final = folder / str(number)
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    for old in numbers(folder)[:-keep]:
+        shutil.rmtree(folder / str(old), ignore_errors=True)
+
+
+def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
+    """Reads checkpoint `number`.
+
+    Args:
+      folder: where `save` wrote.
+      number: of the checkpoint.
+      like: a state of the same structure, shapes and placement, such as a new one.
+
+    Raises:
+      InputError: it is incomplete, damaged, or of another run.
+    """
+    path = folder.resolve() / str(number)
+    try:
+        expected = json.loads((path / "checksums.json").read_text())
+        found = _checksums(path)
+        position = json.loads((path / "position.json").read_text())
+        description = json.loads((path / "description.json").read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"Checkpoint {path} is incomplete: {type(error).__name__} while reading it."
+        ) from error
+    if found != expected:
+        raise InputError(f"Checkpoint {path} is damaged: its checksums differ.")
+    if description != _description(like):
+        raise InputError(f"Checkpoint {path} belongs to another experiment.")
+    template = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+        _without_keys(like),
+    )
+    with ocp.StandardCheckpointer() as reader:
+        state = reader.restore(path / "state", template)
+    return Checkpoint(_with_keys(state, like), position)
+
+
+def numbers(folder: Path) -> list[int]:
+    """Complete checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / "checksums.json"
+    }
+
+
+def _description(state: PyTree) -> list[list]:
+    """Path, shape and dtype of every leaf."""
+    return [
+        [jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)]
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    ]
+
+
+def _without_keys(state: PyTree) -> PyTree:
+    """Typed keys as plain integers, which is what can be written."""
+    return jax.tree.map(
+        lambda x: jax.random.key_data(x) if _is_key(x) else jax.numpy.asarray(x), state
+    )
+
+
+def _with_keys(state: PyTree, like: PyTree) -> PyTree:
+    def restored(x: jax.Array, old: jax.Array) -> jax.Array:
+        if _is_key(old):
+            return jax.random.wrap_key_data(x, impl=jax.random.key_impl(old))
+        return x
+
+    return jax.tree.map(restored, state, like)
+
+
+def _is_key(x: jax.Array) -> bool:
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
