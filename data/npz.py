@@ -30,8 +30,8 @@ def load(path: str | Path) -> Examples:
 
     Args:
         path: an npz archive with
-            x: numbers [E, ...]; uint8 and float32 are kept as they are, other floats
-                become float32, other whole numbers int32, booleans uint8;
+            x: numbers [E, ...]; uint8 (pixels) and float32 are kept as they are, other
+                floats and booleans become float32, other whole numbers int32;
             y: whole numbers [E] from 0;
             user: whole numbers [E] from 0;
             split: optional [E], 0 / 1, booleans or "train" / "test";
@@ -54,6 +54,11 @@ def load(path: str | Path) -> Examples:
     if "num_classes" in arrays:
         num_classes = _as_num_classes(arrays["num_classes"], source)
         y = as_labels(y, num_classes, source)
+    elif num_classes > len(y):
+        raise InputError(
+            f"{source}: y must number the classes from 0, found {y.max()} among "
+            f"{len(y)} examples: renumber the labels or save num_classes"
+        )
     if "split" not in arrays:
         return Examples(x, y, user, num_classes)
     is_test = _as_is_test(arrays["split"], source)
@@ -133,8 +138,10 @@ def _as_inputs(x: np.ndarray, source: str) -> np.ndarray:
                 "fill or drop them"
             )
         return x
-    if x.dtype == np.uint8 or x.dtype == np.bool_:
-        return x.astype(np.uint8, copy=False)
+    if x.dtype == np.bool_:
+        return x.astype(np.float32)  # bytes would be taken for pixels of 0 .. 255
+    if x.dtype == np.uint8:
+        return x
     if x.min() < -INT32_LIMIT or x.max() >= INT32_LIMIT:
         raise InputError(
             f"{source}: x of whole numbers must fit int32, found "

@@ -5,34 +5,32 @@ weights, so that differences between cases are differences between schemes.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import optax
 from absl import flags
 
-from experiments import common, run_folder
+from experiments import common, runner
 from p2pjax import (
     InputError,
     averaging,
     data,
     metrics,
-    sharding,
     slices,
     tasks,
     topology,
     training,
 )
-from p2pjax.algorithms.partial_averaging import Sharing, partial_averaging, share
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.partial_averaging import partial_averaging, share
 from p2pjax.averaging import Averaging
 from p2pjax.data import World
 from p2pjax.models import mlp
-from p2pjax.simulate import Algorithm, Evaluate, on_test_sets, simulate
+from p2pjax.simulate import Evaluate, on_test_sets
 from p2pjax.slices import Layout, PartialModel, Scheme
 from p2pjax.types import Array, Variables
 
@@ -82,8 +80,6 @@ class Case(NamedTuple):
 class Program(NamedTuple):
     """A case, ready to run."""
 
-    case: Case
-    sharing: Sharing
     algorithm: Algorithm
     evaluate: Evaluate
 
@@ -123,8 +119,9 @@ def one_model(
         tuple(range(first, first + group_size))
         for first in range(0, num_agents, group_size)
     ]
+    is_shared = any(cells) and group_size > 1
     models = tuple(PartialModel(cells, members) for members in groups)
-    return Scheme((network,) * num_agents, models if any(cells) else ())
+    return Scheme((network,) * num_agents, models if is_shared else ())
 
 
 def run_study(
@@ -140,20 +137,25 @@ def run_study(
     Returns:
       The run folder.
     """
-    num_runs, num_rounds = common.NUM_RUNS.value, common.NUM_ROUNDS.value
-    worlds = [make_world(run) for run in range(num_runs)]
+    worlds = [make_world(run) for run in range(common.NUM_RUNS.value)]
+    for world, case in itertools.product(worlds, cases):
+        for split in (world.train, world.test):
+            tasks.check_labels(split.examples["y"], case.scheme.networks[0][-1])
     programs = [build_program(case, worlds[0]) for case in cases]
-    folder = run_folder.create(common.WORKDIR.value, experiment, common.own_flags())
-    progress = common.Progress(len(cases) * num_runs * num_rounds)
-    mesh = sharding.agents_mesh(data.num_agents(worlds[0]), common.NUM_DEVICES.value)
-    with jax.set_mesh(mesh):
-        for program, run in itertools.product(programs, range(num_runs)):
-            if run == 0:
-                progress.say(f"{program.case.name}: compiling")
-            _run_case(folder, program, run, worlds[run], progress)
-    progress.close()
-    run_folder.summarize(folder, experiment, ("accuracy", "loss", "messages", "bytes"))
-    return folder
+    jobs = [
+        runner.Job(
+            scheme=case.name,
+            setting=case.setting,
+            run=run,
+            algorithm=program.algorithm,
+            evaluate=program.evaluate,
+            world=world,
+        )
+        for case, program in zip(cases, programs, strict=True)
+        for run, world in enumerate(worlds)
+    ]
+    summary = ("accuracy", "loss", "messages", "bytes")
+    return runner.run_jobs(experiment, jobs, summary)
 
 
 def build_program(case: Case, world: World) -> Program:
@@ -167,8 +169,6 @@ def build_program(case: Case, world: World) -> Program:
             f"Layouts do not add up: examples of shape {example_shape} need "
             f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
         )
-    for split in (world.train, world.test):
-        tasks.check_labels(split.examples["y"], widths[-1])
     task = tasks.classification(mlp.MLP(widths[1:]), example_shape, LOSSES[_LOSS.value])
     learner = training.gradient_descent(task, optax.sgd(_LEARNING_RATE.value))
     if _PER_SAMPLE.value:
@@ -179,73 +179,27 @@ def build_program(case: Case, world: World) -> Program:
         learner,
         data.cyclic_window(_BATCH_SIZE.value),
         sharing,
-        _averaging(len(case.scheme.networks), sharing),
+        _averaging(len(case.scheme.networks)),
         average_every=_AVERAGE_EVERY.value,
         shared_init=_SHARED_INIT.value,
-        agent_loop=common.AGENT_LOOP.value,
+        agent_loop=common.agent_loop(),
     )
-    on_own_tests = on_test_sets(task, common.AGENT_LOOP.value)
+    on_own_tests = on_test_sets(task, common.agent_loop())
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
-        return on_own_tests(models, world) | {
+        return dict(on_own_tests(models, world)) | {
             "norm": metrics.parameter_norm(models.params),
             "disagreement": metrics.disagreement(models.params, sharing.plan),
         }
 
-    return Program(case, sharing, algorithm, evaluate)
+    return Program(algorithm, evaluate)
 
 
-def _averaging(num_agents: int, sharing: Sharing) -> Averaging:
+def _averaging(num_agents: int) -> Averaging:
     if _AVERAGING.value == "server":
         return averaging.server(num_agents)
     if _AVERAGING.value == "pairs":
         return averaging.random_pairs(num_agents)
     draw = partial(topology.random_regular, num_agents=num_agents, degree=_DEGREE.value)
-    first = draw(np.random.default_rng(common.SEED.value))
-    if _REWIRE_EVERY.value is None:
-        averaging.warn_if_split(first, sharing.plan)
-        return averaging.gossip(first)
-    return averaging.gossip(draw, rewire_every=_REWIRE_EVERY.value)
-
-
-def _run_case(
-    folder: Path, program: Program, run: int, world: World, progress: common.Progress
-) -> None:
-    case, start, before = program.case, time.monotonic(), 0
-    messages = payload = 0.0
-    key = jax.random.fold_in(jax.random.key(common.SEED.value), run)
-    for snapshot in simulate(
-        key,
-        program.algorithm,
-        world,
-        common.NUM_ROUNDS.value,
-        eval_every=common.EVAL_EVERY.value,
-        evaluate=program.evaluate,
-    ):
-        values, info = snapshot.metrics, snapshot.info
-        messages += float(info.sent.mean(1).sum())
-        payload += float(info.payload.mean(1).sum())
-        row = {
-            "scheme": case.name,
-            "setting": case.setting,
-            "run": run,
-            "round": snapshot.num_rounds,
-            "accuracy": values["accuracy"].mean(),
-            "loss": values["loss"].mean(),
-            "train_loss": info.train_loss[-1].mean(),
-            "messages": messages,
-            "bytes": payload * metrics.BYTES_PER_PARAMETER,
-            "norm": values["norm"].mean(),
-            "disagreement": values["disagreement"],
-            "agent_accuracy": values["accuracy"],
-        }
-        run_folder.append(folder, "metrics.jsonl", row)
-        progress.advance(
-            snapshot.num_rounds - before,
-            f"{case.name}, run {run}",
-            accuracy=f"{row['accuracy']:.3f}",
-        )
-        before = snapshot.num_rounds
-    seconds = round(time.monotonic() - start, 3)
-    timing = {"scheme": case.name, "setting": case.setting, "run": run}
-    run_folder.append(folder, "timing.jsonl", timing | {"seconds": seconds})
+    draw(np.random.default_rng(0))  # refuses a degree that is not possible
+    return averaging.gossip(num_agents, draw, rewire_every=_REWIRE_EVERY.value)

@@ -14,7 +14,7 @@ import jax
 from absl import app, flags, logging
 from tqdm import tqdm
 
-from p2pjax import InputError, sharding
+from p2pjax import InputError, sharding, training
 
 FLAGS = flags.FLAGS
 
@@ -24,7 +24,13 @@ WORKDIR = flags.DEFINE_string(
 DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "Folder or file that holds the data set (see data/README.md)."
 )
-SEED = flags.DEFINE_integer("seed", 0, "Seed of everything that is random.")
+SEED = flags.DEFINE_integer(
+    "seed",
+    0,
+    "Seed of everything that is random.",
+    lower_bound=0,
+    upper_bound=2**31 - 1,
+)
 NUM_RUNS = flags.DEFINE_integer(
     "num_runs", 1, "Repetitions with other splits and initial weights.", lower_bound=1
 )
@@ -34,11 +40,20 @@ NUM_ROUNDS = flags.DEFINE_integer(
 EVAL_EVERY = flags.DEFINE_integer(
     "eval_every", 10, "Rounds between two evaluations.", lower_bound=1
 )
+CHECKPOINT_EVERY = flags.DEFINE_integer(
+    "checkpoint_every",
+    1000,
+    "Rounds between two checkpoints; one more is written where a run ends.",
+    lower_bound=1,
+)
+RESUME = flags.DEFINE_bool(
+    "resume", False, "Go on with the run in --workdir from its last checkpoint."
+)
 AGENT_LOOP = flags.DEFINE_integer(
     "agent_loop",
-    1,
-    "How many agents train side by side: 1 one after the other in place (best on "
-    "CPUs), 0 all in one batch (best on accelerators), c chunks of c.",
+    None,
+    "How many agents train side by side: 1 one after the other in place (the default "
+    "on CPUs), 0 all in one batch (the default on accelerators), c chunks of c.",
     lower_bound=0,
 )
 NUM_DEVICES = flags.DEFINE_integer(
@@ -57,10 +72,29 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _start(main: Callable[[], None]) -> None:
-    cores = len(os.sched_getaffinity(0))
-    sharding.use_cpu_devices(NUM_DEVICES.value or cores)
-    FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
+    sharding.use_cpu_devices(NUM_DEVICES.value or _num_cores())
+    settle_defaults()
     guarded(main)
+
+
+def settle_defaults() -> None:
+    """Decides what was left to the machine, so that run.flags has it."""
+    FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
+    if AGENT_LOOP.value is None:
+        on_cpu = jax.default_backend() == "cpu"
+        FLAGS["agent_loop"].value = training.IN_PLACE if on_cpu else training.VMAP
+
+
+def agent_loop() -> int:
+    """How many agents train side by side."""
+    assert AGENT_LOOP.value is not None, "settle_defaults comes first"
+    return AGENT_LOOP.value
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def parse_flags(args: list[str]) -> list[str]:
@@ -88,14 +122,14 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def own_flags() -> str:
-    """This experiment's flags as a flagfile."""
+    """This experiment's flags as a flagfile, without where its results go."""
     modules = FLAGS.flags_by_module_dict()
     own = [
         flag
         for module, defined in modules.items()
         if module == sys.argv[0] or module.startswith("experiments.")
         for flag in defined
-        if flag.value is not None
+        if flag.value is not None and flag.name not in ("resume", "workdir")
     ]
     return "".join(
         f"{flag.serialize()}\n" for flag in sorted(own, key=lambda f: f.name)
@@ -105,11 +139,16 @@ def own_flags() -> str:
 class Progress:
     """A bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, total_rounds: int):
+    def __init__(self, total_rounds: int, done_before: int = 0):
         self._total = total_rounds
-        self._done = 0
+        self._done = self._before = done_before
         self._start = time.monotonic()
-        self._bar = tqdm(total=total_rounds, unit="round", disable=not _on_terminal())
+        self._bar = tqdm(
+            total=total_rounds,
+            initial=done_before,
+            unit="round",
+            disable=not _on_terminal(),
+        )
 
     def advance(self, rounds: int, label: str, **facts: Any) -> None:
         """Reports that `rounds` more rounds are done."""
@@ -119,7 +158,7 @@ class Progress:
         self._bar.update(rounds)
         if not _on_terminal():
             seconds = time.monotonic() - self._start
-            left = seconds / self._done * (self._total - self._done)
+            left = seconds / (self._done - self._before) * (self._total - self._done)
             logging.info(
                 "%d/%d rounds, %s: %s, %.0f s left",
                 *(self._done, self._total, label, text, left),

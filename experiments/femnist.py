@@ -154,12 +154,14 @@ def peers_cases(network: Layout, num_agents: int) -> list[Case]:
 
 
 def _integers(name: str, fields: list[str]) -> list[int]:
-    if not fields or not all(field.strip().isdigit() for field in fields):
+    if not fields or not all(
+        f.strip().isascii() and f.strip().isdigit() for f in fields
+    ):
         raise InputError(
             f"Need whole numbers joined by commas for --{name}, got "
             f"'{','.join(fields)}'."
         )
-    return [int(field) for field in fields]
+    return list(dict.fromkeys(int(field) for field in fields))
 
 
 STUDIES = {"level": level_cases, "scheme": scheme_cases, "peers": peers_cases}

@@ -93,7 +93,7 @@ def _over_runs(rows: list[Row], x_of) -> dict[float, dict[str, float]]:
     """Summary of accuracy at every x."""
     values: dict[float, list[float]] = {}
     for row in rows:
-        values.setdefault(x_of(row), []).append(row["accuracy"])
+        values.setdefault(x_of(row), []).append(float(row["accuracy"]))
     return {x: metrics.over_runs(np.asarray(values[x])) for x in sorted(values)}
 
 

@@ -4,10 +4,14 @@
 time, path or machine, so equal flags give equal bytes.
 """
 
+import contextlib
+import fcntl
 import json
+import math
 import os
 import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +26,15 @@ Row = dict[str, Any]
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
     """Makes the folder; call it when everything else is known to be sound."""
     folder = Path(workdir or f"runs/{experiment}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if (folder / "metrics.jsonl").exists():
-        raise InputError(
-            f"Need a work folder without results, but {folder} holds a run: choose "
-            "another --workdir or remove it."
-        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.flags").write_text(flags_text)
+        with (folder / "run.flags").open("x") as file:  # claims the folder
+            file.write(flags_text)
+    except FileExistsError as error:
+        raise InputError(
+            f"Need a work folder without results, but {folder} holds a run: choose "
+            "another --workdir, or go on with it by --resume."
+        ) from error
     except OSError as error:
         raise InputError(
             f"Need a work folder that can be written, got {folder} "
@@ -38,10 +43,53 @@ def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
     return folder
 
 
+def reopen(workdir: str | None, flags_text: str) -> Path:
+    """The folder of an earlier start of the same run."""
+    folder = Path(workdir or "")
+    if workdir is None or not (folder / "run.flags").exists():
+        raise InputError(
+            f"Need the work folder of a run for --resume, got {workdir}: pass "
+            "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
+        )
+    before = (folder / "run.flags").read_text().splitlines()
+    changed = sorted(set(flags_text.splitlines()) ^ set(before))
+    if changed:
+        raise InputError(
+            f"Need the flags of the run in {folder} to resume it, but these differ: "
+            f"{' '.join(changed)}; pass --flagfile={folder}/run.flags and no others."
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process out of the folder."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"Need a work folder of its own, but another process runs in {folder}."
+            ) from error
+        yield
+    (folder / "lock").unlink(missing_ok=True)
+
+
+def cut(folder: Path, name: str, num_bytes: int) -> None:
+    """Cuts a JSON-lines file back to what it held at a checkpoint."""
+    path = folder / name
+    path.touch()
+    if path.stat().st_size < num_bytes:
+        raise InputError(f"{path} is shorter than its checkpoint says ({num_bytes}).")
+    os.truncate(path, num_bytes)
+
+
 def append(folder: Path, name: str, row: Row) -> None:
     """Adds one line to a JSON-lines file."""
     with (folder / name).open("a") as file:
         file.write(json.dumps(_plain(row)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
@@ -60,13 +108,13 @@ def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row
             "scheme": same[0]["scheme"],
             "setting": same[0]["setting"],
             "metric": name,
-            **metrics.over_runs(np.asarray([row[name] for row in same])),
+            **metrics.over_runs(np.asarray([row[name] for row in same], float)),
         }
         for same in finals.values()
         for name in names
     ]
     summary = {"experiment": experiment, "rows": rows, "environment": environment()}
-    write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    write_whole(folder / "summary.json", json.dumps(_plain(summary), indent=1) + "\n")
     return rows
 
 
@@ -100,5 +148,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         return _plain(np.asarray(value).tolist())
-    # Seven digits are what single precision holds.
-    return float(f"{value:.7g}") if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None  # JSON has no infinity
+    # Seven digits are what single precision holds; counts are exact.
+    return int(value) if value.is_integer() else float(f"{value:.7g}")

@@ -21,6 +21,7 @@ from p2pjax.types import Array, InputError, PyTree
 class Averaging(NamedTuple):
     """A realisation of averaging within owner groups."""
 
+    num_agents: int
     plan: Callable[[np.random.Generator, int], PyTree]  # rounds -> inputs [R, ...]
     combine: Callable[[PyTree, np.ndarray], mixing.Combine]  # (inputs, owner [N])
     links: Callable[[PyTree, np.ndarray], Array]  # (inputs, owner) -> bool [N, D]
@@ -42,10 +43,11 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
         del inputs
         return jnp.asarray(owner != LOCAL)[:, None]  # one link, to the server
 
-    return Averaging(plan_fn, combine_fn, links_fn)
+    return Averaging(num_agents, plan_fn, combine_fn, links_fn)
 
 
 def gossip(
+    num_agents: int,
     graph: Topology | Callable[[np.random.Generator], Topology],
     *,
     rewire_every: int | None = None,
@@ -54,6 +56,7 @@ def gossip(
     """One step of Metropolis gossip per averaging.
 
     Args:
+      num_agents: nodes of the graph.
       graph: undirected graph, or a function that draws one.
       rewire_every: rounds after which a new graph is drawn; None keeps the first.
       weight: `[N]`, what each agent counts in the mean.
@@ -63,21 +66,21 @@ def gossip(
             f"Need rewire_every of 1 or more and a function that draws graphs, got "
             f"{rewire_every} and {type(graph).__name__}."
         )
+    weight = _checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> Topology:
         num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
         graphs = [graph(rng) if callable(graph) else graph for _ in range(num_graphs)]
         for one in graphs:
-            _check_undirected(one)
-            _checked_weight(weight, len(one.mask))
+            _check_graph(one, num_agents)
         drawn = topology.stack(graphs)
         of_round = np.arange(num_rounds) // (rewire_every or max(num_rounds, 1))
         return Topology(drawn.neighbor[of_round], drawn.mask[of_round])
 
     def combine_fn(inputs: Topology, owner: np.ndarray) -> mixing.Combine:
-        return mixing.by_peers(mixing.metropolis(inputs, owner, weight))
+        return mixing.best(mixing.metropolis(inputs, owner, weight), owner)
 
-    return Averaging(plan_fn, combine_fn, mixing.same_owner)
+    return Averaging(num_agents, plan_fn, combine_fn, mixing.same_owner)
 
 
 def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
@@ -93,7 +96,7 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
     def links_fn(inputs: Array, owner: np.ndarray) -> Array:
         return mixing.same_owner(mixing.pairing(inputs), owner)
 
-    return Averaging(plan_fn, combine_fn, links_fn)
+    return Averaging(num_agents, plan_fn, combine_fn, links_fn)
 
 
 def traffic(averaging: Averaging, inputs: PyTree, plan: MixPlan) -> tuple[Array, Array]:
@@ -111,27 +114,34 @@ def traffic(averaging: Averaging, inputs: PyTree, plan: MixPlan) -> tuple[Array,
     return used.sum(1).astype(jnp.float32), payload
 
 
-def warn_if_split(graph: Topology, plan: MixPlan) -> int:
-    """Warns where a group cannot reach its mean; returns how many parts are too many.
+def warn_if_split(graphs: Topology, plan: MixPlan) -> int:
+    """Warns where groups cannot reach their mean; returns the number of excess parts.
 
-    Gossip converges to the mean of a connected component; a group whose members are
-    not connected by each other agrees only component by component.
+    Gossip reaches the mean of what is connected. A group whose members are not
+    connected through each other in any of the graphs `[R, N, D]` agrees only part by
+    part; `metrics.disagreement` then stays above zero.
     """
-    excess = 0
+    ever = topology.union(graphs)
+    split = []
     for owner_class in plan.classes:
         for group in np.unique(owner_class.owner[owner_class.owner != LOCAL]):
-            parts = topology.num_components(graph, owner_class.owner, int(group))
+            parts = topology.num_components(ever, owner_class.owner, int(group))
             if parts > 1:
-                excess += parts - 1
-                warnings.warn(
-                    f"The agents that share owner {group} fall into {parts} parts of "
-                    "the graph; each part averages for itself.",
-                    stacklevel=2,
-                )
-    return excess
+                split.append(parts)
+    if split:
+        warnings.warn(
+            f"{len(split)} groups of agents fall into {sum(split)} parts of the graph; "
+            "each part averages for itself.",
+            stacklevel=2,
+        )
+    return sum(split) - len(split)
 
 
-def _check_undirected(graph: Topology) -> None:
+def _check_graph(graph: Topology, num_agents: int) -> None:
+    if len(graph.mask) != num_agents:
+        raise InputError(
+            f"Need a graph of {num_agents} agents, got one of {len(graph.mask)}."
+        )
     receivers = np.nonzero(graph.mask)[0]
     senders = np.asarray(graph.neighbor)[graph.mask]
     edges = np.stack([receivers, senders])
@@ -144,7 +154,8 @@ def _check_undirected(graph: Topology) -> None:
 
 def _checked_weight(weight: Array | None, num_agents: int) -> Array | None:
     if weight is not None and (
-        np.shape(weight) != (num_agents,) or not (np.asarray(weight) > 0).all()
+        np.shape(weight) != (num_agents,)
+        or not (np.isfinite(weight) & (np.asarray(weight) > 0)).all()
     ):
         raise InputError(
             f"Need a positive weight for each of {num_agents} agents, got {weight}."

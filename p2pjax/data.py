@@ -53,7 +53,7 @@ def cyclic_window(batch_size: int) -> Sampler:
 
     def sample(key: Key, step: Array, size: Array) -> Array:
         del key
-        # step * batch_size, reduced first so that long runs do not overflow
+        # step * batch_size, reduced first: only size * batch_size must fit 31 bits
         start = (step % size) * (batch_size % size)
         return (start + jnp.arange(batch_size, dtype=jnp.int32)) % size
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from p2pjax import mixing
 from p2pjax.owners import MixPlan, OwnerClass
-from p2pjax.slices import LOCAL
 from p2pjax.types import Array, PyTree
 
 PERCENTILES = (20, 40, 60, 80)
@@ -79,10 +78,3 @@ def _largest_variance(
             leaf.shape, leaf.dtype.itemsize, block, advance, largest
         )
     return largest
-
-
-def shared_fraction(plan: MixPlan) -> float:
-    """Share of an agent's parameters that somebody averages, mean over agents."""
-    total = sum(c.size for c in plan.classes)
-    shared = sum(c.size * float((c.owner != LOCAL).mean()) for c in plan.classes)
-    return shared / total

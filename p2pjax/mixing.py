@@ -115,9 +115,6 @@ def _even_length(extent: int, longest: int) -> int:
 
 def by_peers(peers: Peers) -> Combine:
     """`out[n] = sum_k weight[n, k] * block[ids[n, k]]`."""
-    num_agents, num_slots = peers.ids.shape
-    if num_slots * DENSE_FROM >= num_agents > 2 * DENSE_FROM:
-        return by_matrix(dense(peers))
 
     def combine(block: Array) -> Array:
         return _sum_slots(block, peers.ids, peers.weight.astype(block.dtype))
@@ -147,6 +144,18 @@ def by_matrix(matrix: Array) -> Combine:
     return combine
 
 
+def best(peers: Peers, owner: np.ndarray) -> Combine:
+    """Gathers or one matmul, whichever is faster; the shapes decide.
+
+    A matmul multiplies every agent with every other, so it is for agents of one group
+    only: what diverged in one group must not reach another as 0 * inf.
+    """
+    num_agents, num_slots = peers.ids.shape
+    is_wide = num_slots * DENSE_FROM >= num_agents > 2 * DENSE_FROM
+    one_group = bool((owner == owner[0]).all())
+    return by_matrix(dense(peers)) if is_wide and one_group else by_peers(peers)
+
+
 def dense(peers: Peers) -> Array:
     """The mixing matrix `[N, N]`, row = receiver."""
     num_agents = peers.ids.shape[0]
@@ -171,8 +180,11 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
         for members in tables:  # [groups, size]
             shares = weight[members].astype(block.dtype)
             shares = shares / shares.sum(1, keepdims=True)
-            means.append(_sum_slots(block, jnp.asarray(members), shares))
-        mixed = jnp.concatenate(means)[row_of_agent]
+            # A dot, because XLA fuses other sums into their readers and then computes
+            # the mean of a group once per member.
+            rows = block[members].reshape(*members.shape, -1)
+            means.append(jnp.einsum("gs,gsc->gc", shares, rows, precision="highest"))
+        mixed = jnp.concatenate(means)[row_of_agent].reshape(block.shape)
         return jnp.where(_per_agent(is_local, block), block, mixed)
 
     return combine

@@ -15,6 +15,8 @@ from p2pjax import slices
 from p2pjax.slices import ABSENT, LOCAL, Cells, Scheme, Wiring
 from p2pjax.types import InputError, PyTree
 
+NEUTRAL = -3  # a cell that has no say in who owns the parameters attached to it
+
 
 class Block(NamedTuple):
     """A rectangle of one leaf, without the agents axis."""
@@ -65,10 +67,12 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
     below = slices.dependency_closure(scheme.depends, len(scheme.models))
     slices.check_cells(cells, below)
     table = slices.lowest_owner(below, scheme.cross_model)
+    if scheme.neutral_input:
+        cells = (np.full_like(cells[0], NEUTRAL), *cells[1:])
     sources = slices.readable(cells)
     found: dict[bytes, tuple[np.ndarray, list[Block]]] = {}
     for index, (path, leaf) in enumerate(leaves_with_paths(params)):
-        axes = _cell_axes(path, leaf.shape, wiring, cells, scheme.neutral_input)
+        axes = _cell_axes(path, leaf.shape, wiring, cells)
         spans = [
             [(0, length)]
             if part is None
@@ -112,7 +116,7 @@ def presence(cells: Cells, wiring: Wiring, params: PyTree) -> PyTree:
     sources = slices.readable(cells)
 
     def of_leaf(path: str, leaf: PyTree) -> np.ndarray:
-        axes = _cell_axes(path, leaf.shape, wiring, cells, False)
+        axes = _cell_axes(path, leaf.shape, wiring, cells)
         result = np.ones((len(cells[0]),) + (1,) * len(axes), bool)
         for axis, part in enumerate(axes):
             if part is not None:
@@ -158,7 +162,6 @@ def _cell_axes(
     shape: tuple[int, ...],
     wiring: Wiring,
     cells: Cells,
-    neutral_input: bool,
 ) -> tuple[int | None, ...]:
     axes = wiring.get(path)
     if axes is None or len(axes) != len(shape):
@@ -173,7 +176,7 @@ def _cell_axes(
                 f"{length} for part {part}, whose layout has {cells[part].shape[1]} "
                 "cells."
             )
-    return tuple(None if neutral_input and part == 0 else part for part in axes)
+    return axes
 
 
 def _held_part(axes: tuple[int | None, ...]) -> int:
@@ -188,20 +191,16 @@ def _owner(
     table: np.ndarray,
 ) -> np.ndarray:
     """Owner `[N]` of the parameters in the block that begins at `start`."""
-    attached = [
-        (part, c) for part, c in zip(axes, start, strict=True) if part is not None
-    ]
-    held = _held_part(axes)
-    owner: np.ndarray | None = None
-    bypasses = np.zeros(len(cells[0]), bool)  # reads through a part the agent lacks
-    for part, column in attached:
-        models = (cells if part == held else sources)[part][:, column]
-        models = np.where(models == ABSENT, LOCAL, models)
-        owner = models if owner is None else table[owner, models]
-        if part != held:
-            bypasses |= slices.lacks_part(cells[part])
-    assert owner is not None
-    # A link that skips a part is not the same link as one that does not.
-    owner = np.where((owner != LOCAL) & bypasses, owner + table.size, owner)
+    owner = np.full(len(cells[0]), NEUTRAL)
+    for part, column in zip(axes, start, strict=True):
+        if part is not None:
+            held = cells if part == _held_part(axes) else sources
+            models = held[part][:, column]
+            models = np.where(models == ABSENT, LOCAL, models)
+            both = table[np.maximum(owner, LOCAL), np.maximum(models, LOCAL)]
+            owner = np.where(
+                owner == NEUTRAL, models, np.where(models == NEUTRAL, owner, both)
+            )
     values, group_sizes = np.unique(owner, return_counts=True)
-    return np.where(np.isin(owner, values[group_sizes > 1]), owner, LOCAL)
+    is_shared = np.isin(owner, values[group_sizes > 1]) & (owner != NEUTRAL)
+    return np.where(is_shared, owner, LOCAL)

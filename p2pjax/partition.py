@@ -18,7 +18,8 @@ def by_user(
 
     Users are sorted by their number of examples (ties in the order of their ids), each
     user's examples are shuffled; the first `train_size` train and the next `test_size`
-    test. The validation set is the test set's twin in shape and empty.
+    test. Where the data has a split of its own, each part comes from its side of it.
+    The validation set is empty.
     """
     if num_agents < 1 or train_size < 1 or test_size < 1:
         raise InputError(
@@ -32,22 +33,32 @@ def by_user(
             f"Need {num_agents} users, one per agent, but the data has {len(users)}: "
             "lower the number of agents."
         )
-    order = np.argsort(-sizes, kind="stable")[:num_agents]
-    needed, smallest = train_size + test_size, int(sizes[order].min())
-    if smallest < needed:
-        enough = int((sizes >= needed).sum())
-        raise InputError(
-            f"Need {train_size} training and {test_size} test examples of each of "
-            f"{num_agents} users, but user {users[order[-1]]} has only {smallest} "
-            f"({enough} users have {needed}): lower the sizes to {smallest} in all or "
-            "the number of agents."
-        )
+    largest = users[np.argsort(-sizes, kind="stable")[:num_agents]]
     train, test = [], []
-    for user in users[order]:
-        own = rng.permutation(np.flatnonzero(examples.user == user))[:needed]
-        train.append(own[:train_size])
-        test.append(own[train_size:])
+    for user in largest:
+        own = rng.permutation(np.flatnonzero(examples.user == user))
+        if examples.is_test is None:
+            to_train, to_test = own[:train_size], own[train_size:]
+        else:
+            to_train, to_test = own[~examples.is_test[own]], own[examples.is_test[own]]
+        if len(to_train) < train_size or len(to_test) < test_size:
+            raise InputError(
+                f"Need {train_size} training and {test_size} test examples of each of "
+                f"{num_agents} users, but user {user} has only {len(own)}"
+                f"{_split_note(examples, len(to_train))} "
+                f"({(sizes >= train_size + test_size).sum()} users have "
+                f"{train_size + test_size}): lower the sizes or the number of agents."
+            )
+        train.append(to_train[:train_size])
+        test.append(to_test[:test_size])
     return world_of(examples, train, test)
+
+
+def _split_note(examples: Examples, num_train: int) -> str:
+    given = examples.is_test is not None
+    return (
+        f", {num_train} of them for training by the data's own split" if given else ""
+    )
 
 
 def world_of(
@@ -60,6 +71,10 @@ def world_of(
 
     Agents may have different numbers of rows. No rows are held out for validation.
     """
+    for name, rows_of_agents in (("training", train), ("test", test)):
+        without = [n for n, rows in enumerate(rows_of_agents) if len(rows) == 0]
+        if without:
+            raise InputError(f"Agents {without} have no {name} examples.")
 
     def take(rows: np.ndarray) -> dict[str, np.ndarray]:
         return {"x": examples.x[rows], "y": examples.y[rows].astype(np.int32)}

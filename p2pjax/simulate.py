@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from p2pjax.algorithms.base import Algorithm
 from p2pjax.data import World, whole_set
 from p2pjax.sharding import place
 from p2pjax.tasks import Task
@@ -15,15 +16,6 @@ from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 # (models of all agents, world) -> named values, [N] per agent or any other shape
 Evaluate = Callable[[Variables, World], dict[str, Array]]
-
-
-class Algorithm(NamedTuple):
-    """A learning method. `round` is safe to jit, scan and vmap over seeds."""
-
-    init: Callable[[Key, World], PyTree]
-    plan: Callable[[np.random.Generator, World, int], PyTree]  # host; inputs [R, ...]
-    round: Callable[[Key, Array, PyTree, PyTree, World], tuple[PyTree, Info]]
-    models: Callable[[PyTree], Variables]  # what evaluation reads, leaves [N, ...]
 
 
 class Snapshot(NamedTuple):
@@ -43,25 +35,28 @@ def simulate(
     *,
     eval_every: int,
     evaluate: Evaluate,
+    first_round: int = 0,
+    state: PyTree | None = None,
 ) -> Iterator[Snapshot]:
     """Runs an algorithm and yields after every evaluation.
 
     The rounds between two evaluations are one compiled scan with donated state. Calls
     with the same `algorithm` and `evaluate` objects and the same shapes share their
     compiled program. Keys of a round depend on `key` and the round's number only, so
-    `eval_every` changes nothing but what is reported.
+    `eval_every` changes nothing but what is reported, and a run that goes on from the
+    `state` it had before `first_round` ends as if it had never stopped.
     """
     if num_rounds < 1 or eval_every < 1:
         raise InputError(
             f"Need at least one round and eval_every of 1 or more, got {num_rounds} "
             f"rounds and eval_every {eval_every}."
         )
-    key_init, key_plan, key_rounds = jax.random.split(key, 3)
+    _, key_plan, key_rounds = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key_plan)))
     inputs = algorithm.plan(rng, world, num_rounds)
     world = place(world)
-    state = place(_init(key_init, world, algorithm))
-    for start in range(0, num_rounds, eval_every):
+    state = initial_state(key, algorithm, world) if state is None else state
+    for start in range(first_round, num_rounds, eval_every):
         stop = min(start + eval_every, num_rounds)
         rounds = np.arange(start, stop, dtype=np.int32)
         chunk = jax.tree.map(lambda leaf: leaf[start:stop], inputs)  # noqa: B023
@@ -69,6 +64,12 @@ def simulate(
             key_rounds, rounds, chunk, state, world, algorithm, evaluate
         )
         yield Snapshot(stop, state, *jax.tree.map(np.asarray, (metrics, info)))
+
+
+def initial_state(key: Key, algorithm: Algorithm, world: World) -> PyTree:
+    """The state in which `simulate` starts."""
+    key_init, _, _ = jax.random.split(key, 3)
+    return place(_init(key_init, place(world), algorithm))
 
 
 @partial(jax.jit, static_argnames=("algorithm",))

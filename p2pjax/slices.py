@@ -3,8 +3,8 @@
 Bouchra Pilet, Frey, Taiani (2021), "Multi-task learning by partial averaging". An
 agent's network is cut into slices, each slice implements one partial model, and a
 model may depend on others. `attach` gives every cell its model, `align` puts the same
-cell of all agents into the same column, `mix_plan` groups the parameters into classes
-that are averaged among the same agents. All of it is numpy, done once, on the host.
+cell of all agents into the same column; `owners` goes on from there. All of it is
+numpy, done once, on the host.
 """
 
 import itertools
@@ -114,7 +114,6 @@ def attach(scheme: Scheme) -> Cells:
     """
     _check_scheme(scheme)
     num_agents, num_parts = len(scheme.networks), len(scheme.networks[0])
-    widths = _effective_widths(scheme.networks)
     cells = []
     for part in range(num_parts):
         own = np.asarray([network[part] for network in scheme.networks])  # [N]
@@ -123,7 +122,7 @@ def attach(scheme: Scheme) -> Cells:
             [model.cells[part] for model in scheme.models],
             num_agents,
         )
-        width = max(int(widths[:, part].max()), 1 + max(map(_last, columns), default=0))
+        width = max(int(own.max()), 1 + max(map(_last, columns), default=-1))
         models = np.full((num_agents, width), ABSENT)
         for index, model in enumerate(scheme.models):
             for slot, member in enumerate(model.members):
@@ -172,7 +171,8 @@ def align(cells: Cells) -> tuple[Cells, Cells]:
       The aligned cells, and per part the order `[N, n]`: aligned column c of agent n is
       its own column `order[n, c]`.
     """
-    aligned, orders = [], []
+    aligned: list[np.ndarray] = []
+    orders: list[np.ndarray] = []
     for part, models in enumerate(cells):
         num_agents, width = models.shape
         order = np.tile(np.arange(width), (num_agents, 1))
@@ -183,9 +183,23 @@ def align(cells: Cells) -> tuple[Cells, Cells]:
                     "the order of inputs and outputs is given by the data."
                 )
             order, models = _reorder(models)
+        if part > 0:
+            models, order = _make_room(aligned[:part], models, order)
         aligned.append(models)
         orders.append(order)
     return tuple(aligned), tuple(orders)
+
+
+def _make_room(
+    before: list[np.ndarray], models: np.ndarray, order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Widens a part so that agents without it can pass all of its input on."""
+    passed_on = readable(tuple(before))[-1][lacks_part(models)]
+    used = np.flatnonzero((passed_on != ABSENT).any(0))
+    extra = max(0, 1 + _last(used) - models.shape[1])
+    more = np.tile(np.arange(order.shape[1], order.shape[1] + extra), (len(order), 1))
+    padding = np.full_like(more, ABSENT)
+    return np.hstack([models, padding]), np.hstack([order, more])
 
 
 def _reorder(models: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -262,9 +276,18 @@ def _check_scheme(scheme: Scheme) -> None:
     num_agents = len(scheme.networks)
     if num_agents == 0:
         raise InputError("Need the network of at least one agent, got none.")
-    num_parts = len(scheme.networks[0])
+    num_parts, num_inputs = len(scheme.networks[0]), scheme.networks[0][0]
     for agent, network in enumerate(scheme.networks):
-        if len(network) != num_parts or network[0] < 1 or network[-1] < 1:
+        if network[0] != num_inputs:
+            raise InputError(
+                f"Need the same inputs for all agents, got {num_inputs} for agent 0 "
+                f"and {network[0]} for agent {agent}."
+            )
+        if (
+            len(network) != num_parts
+            or min(network) < 0
+            or 0 in (network[0], network[-1])
+        ):
             raise InputError(
                 f"Need networks of {num_parts} parts with inputs and outputs, got "
                 f"{'='.join(map(str, network))} for agent {agent} (write 0 for a "
@@ -283,15 +306,24 @@ def _check_scheme(scheme: Scheme) -> None:
                 f"Need members of model {index} among agents 0 to {num_agents - 1}, "
                 f"got {outside}: lower the number of members or add agents."
             )
+        if min(model.cells) < 0:
+            raise InputError(f"Model {index} has a negative number of cells.")
         if len(set(model.members)) < len(model.members):
             raise InputError(f"Model {index} names a member twice: {model.members}.")
-        if model.offsets is not None and len(model.offsets) != len(model.members):
+        offsets = model.offsets
+        if (offsets is None) != (scheme.models[0].offsets is None):
+            raise InputError("Need offsets for all models or for none.")
+        if offsets is not None and (
+            len(offsets) != len(model.members)
+            or any(len(offset) != num_parts for offset in offsets)
+        ):
             raise InputError(
-                f"Need an offset per member of model {index}, got "
-                f"{len(model.offsets)} for {len(model.members)} members."
+                f"Need an offset per member and part of model {index}, got "
+                f"{offsets} for {len(model.members)} members and {num_parts} parts."
             )
-        if len(model.members) == 0:
-            warnings.warn(f"No agent implements model {index}.", stacklevel=2)
+        if len(model.members) < 2:
+            who = "Only one agent" if model.members else "No agent"
+            warnings.warn(f"{who} implements model {index}.", stacklevel=2)
         implements[list(model.members), index] = True
     below = dependency_closure(scheme.depends, len(scheme.models))
     for index, model in enumerate(scheme.models):
@@ -309,15 +341,6 @@ def _check_dependencies(
                 f"implement {model} and not {other}: add them to the members of "
                 f"{other} or drop the dependency."
             )
-
-
-def _effective_widths(networks: Sequence[Layout]) -> np.ndarray:
-    """Columns `[N, parts]` an agent needs: a part it lacks passes its input on."""
-    widths = np.asarray(networks)
-    for part in range(1, widths.shape[1]):
-        lacking = widths[:, part] == 0
-        widths[lacking, part] = widths[lacking, part - 1]
-    return widths
 
 
 def _dashed(layout: Sequence[int] | np.ndarray) -> str:

@@ -81,8 +81,10 @@ def classification(
 
 
 def as_float(x: Array) -> Array:
-    """Integers of 8 bits become [0, 1]; everything else is kept as it is."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+    """Bytes are pixels and become [0, 1]; other numbers keep their value."""
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
 def check_labels(labels: Array, num_classes: int) -> None:

@@ -23,6 +23,8 @@ class Topology(NamedTuple):
 def from_graph(graph: nx.Graph) -> Topology:
     """Any networkx graph on nodes 0 .. N-1; directed edges go sender -> receiver."""
     num_agents = graph.number_of_nodes()
+    if num_agents == 0:
+        raise InputError("Need a graph with at least one node, got an empty one.")
     if set(graph.nodes) != set(range(num_agents)):
         raise InputError(
             f"Need a graph whose nodes are 0 to {num_agents - 1}, one per agent: "
@@ -30,7 +32,7 @@ def from_graph(graph: nx.Graph) -> Topology:
         )
     senders = graph.predecessors if graph.is_directed() else graph.neighbors
     rows = [sorted(set(senders(node)) - {node}) for node in range(num_agents)]
-    width = max(1, *map(len, rows))
+    width = max(1, max(map(len, rows)))
     neighbor = np.tile(np.arange(num_agents, dtype=np.int32)[:, None], (1, width))
     mask = np.zeros((num_agents, width), bool)
     for node, row in enumerate(rows):
@@ -57,7 +59,12 @@ def random_regular(rng: np.random.Generator, num_agents: int, degree: int) -> To
             f"product of the two, got degree {degree}."
         )
     seed = int(rng.integers(2**31))
-    return from_graph(nx.random_regular_graph(degree, num_agents, seed=seed))
+    if 2 * degree < num_agents:
+        return from_graph(nx.random_regular_graph(degree, num_agents, seed=seed))
+    # Pairing points at random hardly ever succeeds for dense graphs; their
+    # complements are as uniform and quickly found.
+    sparse = nx.random_regular_graph(num_agents - 1 - degree, num_agents, seed=seed)
+    return from_graph(nx.complement(sparse))
 
 
 def stack(topologies: Sequence[Topology]) -> Topology:
@@ -74,6 +81,15 @@ def stack(topologies: Sequence[Topology]) -> Topology:
 
     neighbor, mask = zip(*map(widened, topologies), strict=True)
     return Topology(np.stack(neighbor), np.stack(mask))
+
+
+def union(graphs: Topology) -> Topology:
+    """All links that ever exist in a sequence of graphs `[R, N, D]`."""
+    num_agents = graphs.mask.shape[1]
+    linked = np.zeros((num_agents, num_agents), bool)
+    _, receivers, _ = np.nonzero(graphs.mask)
+    linked[receivers, np.asarray(graphs.neighbor)[np.asarray(graphs.mask)]] = True
+    return from_graph(nx.from_numpy_array(linked.T, create_using=nx.DiGraph))
 
 
 def random_matchings(

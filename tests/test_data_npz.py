@@ -55,7 +55,7 @@ def test_load_uses_the_given_num_classes(tmp_path):
         (np.float16, np.float32),
         (np.int64, np.int32),
         (np.int16, np.int32),
-        (np.bool_, np.uint8),
+        (np.bool_, np.float32),
     ],
 )
 def test_load_keeps_or_narrows_the_dtype(tmp_path, given, kept):

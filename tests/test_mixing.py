@@ -35,7 +35,7 @@ def numpy_mix(tree, peers):
 
 
 @pytest.mark.parametrize("block_bytes", [8 << 20, 4000, 1])
-@pytest.mark.parametrize("num_agents, num_slots", [(3, 1), (13, 3), (13, 9), (20, 4)])
+@pytest.mark.parametrize("num_agents, num_slots", [(3, 1), (8, 4), (13, 9), (40, 2)])
 def test_mix_equals_numpy(monkeypatch, block_bytes, num_agents, num_slots):
     """Size-1 axes, odd tails, many blocks, gathers and matmul; in place and jitted."""
     monkeypatch.setattr(mixing, "BLOCK_BYTES", block_bytes)
@@ -43,12 +43,39 @@ def test_mix_equals_numpy(monkeypatch, block_bytes, num_agents, num_slots):
     tree, peers = random_tree(rng, num_agents), random_peers(rng, num_agents, num_slots)
     plan = owners.whole_model(num_agents, jax.tree.map(lambda x: x[0], tree))
     mix = jax.jit(
+        lambda tree, peers: (
+            mixing.mix(tree, plan, lambda _: mixing.by_peers(peers)),
+            mixing.mix(tree, plan, lambda _: mixing.by_matrix(mixing.dense(peers))),
+        ),
+    )
+    for mixed in mix(tree, peers):
+        for name, expected in numpy_mix(tree, peers).items():
+            np.testing.assert_allclose(mixed[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_bytes", [2 << 20, 4000])
+def test_mix_in_place(monkeypatch, block_bytes):
+    """Donated: every block overwrites what it was read from."""
+    monkeypatch.setattr(mixing, "BLOCK_BYTES", block_bytes)
+    rng = np.random.default_rng(0)
+    tree, peers = random_tree(rng, 9), random_peers(rng, 9, 3)
+    plan = owners.whole_model(9, jax.tree.map(lambda x: x[0], tree))
+    mix = jax.jit(
         lambda tree, peers: mixing.mix(tree, plan, lambda _: mixing.by_peers(peers)),
         donate_argnums=0,
     )
     mixed = mix(jax.tree.map(jnp.asarray, tree), peers)
     for name, expected in numpy_mix(tree, peers).items():
         np.testing.assert_allclose(mixed[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_matmul_is_for_one_large_group_only():
+    peers = mixing.metropolis(topology.complete(12), np.zeros(12, int))
+    block = jnp.ones((12, 2)).at[0].set(jnp.inf)
+    assert not np.isfinite(mixing.best(peers, np.zeros(12, int))(block)).any()
+    owner = np.repeat([0, 1, -1], 4)
+    peers = mixing.metropolis(topology.complete(12), owner)
+    assert np.isfinite(mixing.best(peers, owner)(block)[4:]).all()
 
 
 @pytest.mark.parametrize("block_bytes", [8 << 20, 4000])
@@ -112,7 +139,7 @@ def test_gossip_keeps_the_weighted_mean_and_reaches_it(weight):
     graph = topology.from_graph(nx.path_graph(6))
     w = np.ones(6) if weight is None else weight
     for realisation in (
-        averaging.gossip(graph, weight=weight),
+        averaging.gossip(6, graph, weight=weight),
         averaging.random_pairs(6, weight),
     ):
         inputs = realisation.plan(np.random.default_rng(1), 400)
@@ -154,7 +181,7 @@ def test_traffic():
     assert sent.tolist() == [1, 1, 1, 1]
     assert payload.tolist() == [15, 15, 10, 10]
     path = topology.from_graph(nx.path_graph(4))
-    sent, payload = averaging.traffic(averaging.gossip(path), path, plan)
+    sent, payload = averaging.traffic(averaging.gossip(4, path), path, plan)
     assert sent.tolist() == [1, 2, 2, 1]
     assert payload.tolist() == [15, 25, 20, 10]
     partner = jnp.asarray([2, 1, 0, 3], jnp.int32)
@@ -169,9 +196,9 @@ def test_topology_tables():
     assert graph.mask.tolist() == [[False, False], [True, True], [True, False]]
     both = topology.stack([topology.ring(4), topology.complete(4)])
     assert both.mask.shape == (2, 4, 3)
-    assert (
-        topology.random_regular(np.random.default_rng(0), 10, 3).mask.sum(1) == 3
-    ).all()
+    for num_agents, degree in ((10, 3), (64, 61)):
+        drawn = topology.random_regular(np.random.default_rng(0), num_agents, degree)
+        assert (drawn.mask.sum(1) == degree).all()
 
 
 @pytest.mark.parametrize(
@@ -188,15 +215,23 @@ def test_topology_tables():
         ),
         (lambda: averaging.random_pairs(3, np.ones(2)), "each of 3 agents"),
         (
-            lambda: averaging.gossip(topology.ring(4), rewire_every=2),
+            lambda: averaging.gossip(4, topology.ring(4), rewire_every=2),
             "a function that draws graphs",
         ),
         (
             lambda: averaging.gossip(
-                topology.from_graph(nx.DiGraph([(0, 1), (1, 2), (2, 0)]))
+                3, topology.from_graph(nx.DiGraph([(0, 1), (1, 2), (2, 0)]))
             ).plan(np.random.default_rng(0), 1),
             "an undirected graph",
         ),
+        (
+            lambda: averaging.gossip(5, topology.ring(4)).plan(
+                np.random.default_rng(0), 1
+            ),
+            "a graph of 5 agents, got one of 4",
+        ),
+        (lambda: averaging.server(1, np.asarray([np.inf])), "positive weight"),
+        (lambda: topology.from_graph(nx.Graph()), "at least one node"),
     ],
 )
 def test_bad_graphs_and_weights_are_refused(build, message):

@@ -12,7 +12,7 @@ from p2pjax.types import InputError
 
 REALISATIONS = {
     "server": averaging.server(4),
-    "gossip": averaging.gossip(topology.ring(4)),
+    "gossip": averaging.gossip(4, topology.ring(4)),
     "pairs": averaging.random_pairs(4),
 }
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import assert_networks_close, random_networks, stacked, unstacked
 
-from p2pjax import averaging, metrics, mixing, owners, slices, topology
+from p2pjax import averaging, mixing, owners, slices, topology
 from p2pjax.models import mlp
 from p2pjax.slices import PartialModel, Scheme
 from p2pjax.types import InputError
@@ -304,7 +304,6 @@ def test_shared_parameters_of_the_paper_levels(outputs, totals):
         plan = owners.mix_plan(scheme, cells, mlp.wiring(3), shapes)
         assert sum(c.size for c in plan.classes) == totals
         assert sum(c.size for c in plan.classes if c.is_shared) == shared[outputs]
-        assert metrics.shared_fraction(plan) == pytest.approx(shared[outputs] / totals)
 
 
 def test_placement_shares_slots_between_disjoint_models():
@@ -374,9 +373,11 @@ def test_flops_do_not_grow_with_the_number_of_models():
 
 def test_gossip_reports_groups_the_graph_splits():
     _params, plan = vector_b()
-    graph = topology.from_graph(nx.Graph([(0, 2), (2, 1)]))
-    with pytest.warns(UserWarning, match="fall into 2 parts"):
-        assert averaging.warn_if_split(graph, plan) == 1
+    star = topology.from_graph(nx.Graph([(0, 2), (2, 1)]))
+    with pytest.warns(UserWarning, match="1 groups of agents fall into 2 parts"):
+        assert averaging.warn_if_split(topology.stack([star]), plan) == 1
+    path = topology.from_graph(nx.path_graph(3))  # links 0 and 1 in the second round
+    assert averaging.warn_if_split(topology.stack([star, path]), plan) == 0
 
 
 NETWORKS = ((4, 3, 2),) * 3
@@ -427,19 +428,36 @@ EVERYONE = (0, 1, 2)
                 NETWORKS,
                 (
                     PartialModel((0, 2, 0), (0, 1), ((0, 0, 0), (0, 0, 0))),
-                    PartialModel((0, 1, 0), (1,), ((0, 1, 0),)),
+                    PartialModel((0, 1, 0), (1, 2), ((0, 1, 0), (0, 0, 0))),
                 ),
             ),
             "Model 1 overlaps model 0 in part 1 of agent 1",
         ),
         (
-            Scheme(NETWORKS, (PartialModel((0, 2, 0), (0,), ((0, 2, 0),)),)),
+            Scheme(NETWORKS, (PartialModel((0, 2, 0), (0, 1), ((0, 2, 0),) * 2),)),
             "starts at column 2 of part 1 of agent 0 and ends past its 3 cells",
         ),
         (
             Scheme(NETWORKS, (PartialModel((0, 2, 0), (0, 1), ((0, 1, 0),)),)),
-            "an offset per member of model 0, got 1 for 2",
+            "an offset per member and part of model 0",
         ),
+        (
+            Scheme(NETWORKS, (PartialModel((0, 2, 0), (0, 1), ((0, 1), (0, 1))),)),
+            "an offset per member and part of model 0",
+        ),
+        (
+            Scheme(
+                NETWORKS,
+                (
+                    PartialModel((0, 2, 0), (0, 1), ((0, 1, 0), (0, 0, 0))),
+                    PartialModel((0, 1, 0), EVERYONE),
+                ),
+            ),
+            "offsets for all models or for none",
+        ),
+        (Scheme(NETWORKS, (PartialModel((4, -1, 2), EVERYONE),)), "negative number"),
+        (Scheme(((4, 3, 2), (3, 3, 2))), "same inputs for all agents, got 4"),
+        (Scheme(((4, 3, 2), (4, -3, 2))), "networks of 3 parts"),
         (Scheme(((4, 3, 2), (4, 2)), ()), "networks of 3 parts"),
         (Scheme((), ()), "at least one agent"),
         (Scheme(NETWORKS, (), ((0, 1),)), "among models 0 to -1, got 0 -> 1"),
@@ -482,5 +500,7 @@ def test_layouts():
 def test_warnings():
     with pytest.warns(UserWarning, match="2 -> 0 is implied"):
         slices.dependency_closure(((2, 1), (1, 0), (2, 0)), 3)
+    with pytest.warns(UserWarning, match="Only one agent implements model 0"):
+        slices.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), (2,)),)))
     with pytest.warns(UserWarning, match="No agent implements model 0"):
         slices.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), ()),)))

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax import mixing, owners, slices
-from p2pjax.averaging import Averaging, traffic
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.averaging import Averaging, traffic, warn_if_split
 from p2pjax.data import Sampler, World, num_agents
 from p2pjax.owners import MixPlan
-from p2pjax.simulate import Algorithm
 from p2pjax.slices import Cells, Scheme, Wiring
 from p2pjax.tasks import Task
+from p2pjax.topology import Topology
 from p2pjax.training import IN_PLACE, Extra, Learner, local_training
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
@@ -76,22 +77,35 @@ def partial_averaging(
     """
     if average_every < 1:
         raise InputError(f"Need average_every of 1 or more, got {average_every}.")
+    num_members = len(sharing.cells[0])
+    if averaging.num_agents != num_members:
+        raise InputError(
+            f"Need an averaging of the {num_members} agents of the scheme, got one of "
+            f"{averaging.num_agents}."
+        )
+    if rate is not None and np.shape(rate) != (num_members,):
+        raise InputError(
+            f"Need a rate for each of {num_members} agents, got {np.shape(rate)}."
+        )
     train = local_training(learner, sampler, 1, agent_loop)
     extra = Extra(None if rate is None else jnp.asarray(rate))
 
     def init_fn(key: Key, world: World) -> PartialAveragingState:
         size = num_agents(world)
-        if size != len(sharing.cells[0]):
+        if size != num_members:
             raise InputError(
                 f"Need as many agents in the data as in the scheme, got {size} and "
-                f"{len(sharing.cells[0])}."
+                f"{num_members}."
             )
         variables = initial_variables(key, task, sharing, shared_init)
         return PartialAveragingState(variables, jax.vmap(learner.init)(variables))
 
     def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> PyTree:
         del world
-        return averaging.plan(rng, num_rounds)
+        inputs = averaging.plan(rng, num_rounds)
+        if isinstance(inputs, Topology):
+            warn_if_split(inputs, sharing.plan)
+        return inputs
 
     def round_fn(
         key: Key, t: Array, inputs: PyTree, state: PartialAveragingState, world: World

@@ -58,5 +58,5 @@ def wiring(num_layers: int) -> dict[str, tuple[int | None, ...]]:
 
 
 def _fit(x: Array, width: int) -> Array:
-    """Pads or cuts the last axis to `width`; what is cut is absent, hence zero."""
+    """Pads or cuts the last axis; `slices.align` leaves room for all cells in use."""
     return jnp.pad(x[:, :width], ((0, 0), (0, max(0, width - x.shape[1]))))
