@@ -9,51 +9,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
+from settings import TINY
 
 from data import glyphs
-from experiments import averaging_study, common, femnist, run_folder
+from experiments import averaging_study, femnist, run_folder
 
 ROOT = Path(__file__).parents[1]
 FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("femnist.*.flags"))
-TINY = (
-    "--network=784=12=8=10",
-    "--variant=d",
-    "--num_agents=4",
-    "--train_size=20",
-    "--test_size=10",
-    "--batch_size=10",
-    "--num_rounds=3",
-    "--eval_every=2",
-)
-
-
-@pytest.fixture
-def parse():
-    """Parses a command line as a fresh process would."""
-    with flagsaver.flagsaver():
-        for name in flags.FLAGS:
-            flag = flags.FLAGS[name]
-            if flag.present:
-                flag.unparse()
-
-        def parse_and_settle(*args):
-            common.parse_flags(["femnist", *args])
-            common.settle_defaults()
-
-        yield parse_and_settle
-
-
-@pytest.fixture
-def run(parse, tmp_path):
-    def run_femnist(*args, workdir="run"):
-        folder = tmp_path / workdir
-        parse(*args, f"--workdir={folder}")
-        common.guarded(femnist.main)
-        return folder
-
-    return run_femnist
 
 
 @pytest.fixture
