@@ -12,11 +12,14 @@ import numpy as np
 from absl import flags, logging
 
 from data import femnist, glyphs, npz
-from experiments import common, figures
+from experiments import averaging_study, common, figures
 from experiments.averaging_study import Case, level_layout, one_model, run_study
 from p2pjax import InputError, partition, slices
 from p2pjax.data import Examples, World
 from p2pjax.slices import Layout
+
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(averaging_study)
 
 _STUDY = flags.DEFINE_enum(
     "study", "level", ["level", "scheme", "peers"], "What is compared."

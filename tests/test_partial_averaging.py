@@ -467,8 +467,9 @@ def test_vmaps_over_seeds():
         return algorithm.round(key, jnp.int32(0), (), state, world)[0]
 
     together = jax.jit(jax.vmap(run))(keys)
+    run = jax.jit(run)
     for seed in range(3):
-        alone = jax.jit(run)(keys[seed])
+        alone = run(keys[seed])
         jax.tree.map(
             lambda many, one, seed=seed: np.testing.assert_allclose(
                 many[seed], one, rtol=1e-5, atol=1e-6

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pjax import data, partition
@@ -87,6 +87,7 @@ def test_ragged_agents_are_padded_and_padding_is_invalid():
     assert batch["valid"].tolist() == [True, False, False]
 
 
+@settings(max_examples=25)
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 10**6))
 def test_cyclic_window_uses_examples_evenly(size, batch_size, step):
     indices = np.asarray(
