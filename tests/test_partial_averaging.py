@@ -189,6 +189,30 @@ def test_agents_without_a_part():
         assert_networks_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_lacking_part_passes_all_columns_on():
+    """Agent 2's cells stand right of what others need of the part it lacks."""
+    scheme = Scheme(
+        networks=((3, 4, 3, 2), (3, 6, 3, 2), (3, 2, 0, 2)),
+        models=(PartialModel((0, 4, 0, 0), (0, 1)), PartialModel((0, 2, 0, 0), (1, 2))),
+    )
+    algorithm, sharing, task = build(scheme)
+    assert slices.widths(sharing.cells) == (3, 6, 6, 2)
+    world = random_world(np.random.default_rng(0), 3, 3, 2)
+    state = algorithm.init(jax.random.key(0), world)
+    params = jax.tree.map(lambda p: np.asarray(p[2]), state.variables.params)
+    own = [
+        (params["layer_1"]["kernel"][:, 4:], params["layer_1"]["bias"][4:]),
+        (params["layer_3"]["kernel"][4:], params["layer_3"]["bias"]),
+    ]
+    x, y = world.test.examples["x"][2], world.test.examples["y"][2]
+    outputs = reference.forward(own, x)[-1]
+    assert np.ptp(outputs, axis=0).min() > 0
+    metrics = on_test_sets(task)(state.variables, jax.tree.map(jnp.asarray, world))
+    assert metrics["loss"][2] == pytest.approx(
+        ((outputs - np.eye(2)[y]) ** 2).sum(1).mean() / 2, rel=1e-5
+    )
+
+
 def test_own_column_orders_are_aligned():
     """Offsets that differ between agents give the same run as canonical ones."""
     network = (6, 5, 4, 3)
@@ -502,6 +526,10 @@ def test_bad_settings_are_refused():
             PartialAveragingState(Variables({}, {}), ()),
             random_world(np.random.default_rng(0), 4, 6, 3),
         )
+    with pytest.raises(InputError, match="averaging of the 4 agents .* got one of 5"):
+        build(SCHEME, real=averaging.server(5))
+    with pytest.raises(InputError, match="a rate for each of 4 agents"):
+        build(SCHEME, rate=np.ones(3))
     algorithm, _, task = build(SCHEME)
     world = random_world(np.random.default_rng(0), 3, 6, 3)
     with pytest.raises(InputError, match="as many agents in the data as in the scheme"):

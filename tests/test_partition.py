@@ -74,6 +74,28 @@ def test_by_user_refuses(sizes, message):
         )
 
 
+def test_by_user_keeps_the_split_of_the_data():
+    examples = examples_of([6, 6])
+    examples = examples._replace(is_test=np.arange(12) % 3 == 0)
+    world = partition.by_user(
+        examples, np.random.default_rng(0), num_agents=2, train_size=3, test_size=2
+    )
+    assert (world.train.examples["x"] % 3 != 0).all()
+    assert (world.test.examples["x"] % 3 == 0).all()
+    with pytest.raises(InputError, match="has only 6, 4 of them for training"):
+        partition.by_user(
+            examples, np.random.default_rng(0), num_agents=2, train_size=2, test_size=3
+        )
+
+
+def test_agents_without_examples_are_refused():
+    rows, none = np.arange(3), np.arange(0)
+    with pytest.raises(InputError, match=r"Agents \[1\] have no training examples"):
+        partition.world_of(examples_of([3]), [rows, none], [rows, rows])
+    with pytest.raises(InputError, match=r"Agents \[0\] have no test examples"):
+        partition.world_of(examples_of([3]), [rows], [none])
+
+
 def test_ragged_agents_are_padded_and_padding_is_invalid():
     world = partition.world_of(
         examples_of([10]), [np.arange(2), np.arange(5)], [np.arange(3), np.arange(1)]

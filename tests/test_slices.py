@@ -341,6 +341,22 @@ def test_neutral_input_shares_input_weights_without_dependency():
         assert (kernel[:, :, :2] == 0).all()
 
 
+def test_neutral_input_stays_neutral_through_a_lacking_part():
+    """Links from the input straight to the output belong to the output's model."""
+    models = (PartialModel((4, 0, 0), (0, 1)), PartialModel((0, 0, 2), (0, 1)))
+    shapes = {
+        "layer_1": {"kernel": np.zeros((4, 4)), "bias": np.zeros(4)},
+        "layer_2": {"kernel": np.zeros((4, 2)), "bias": np.zeros(2)},
+    }
+    for neutral, expected in ((False, -1), (True, 1)):
+        scheme = Scheme(((4, 0, 2),) * 2, models, neutral_input=neutral)
+        cells, _ = slices.align(slices.attach(scheme))
+        plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+        owner = owners.owner_arrays(plan, shapes)
+        assert (owner["layer_2"]["kernel"] == expected).all()
+        assert (owner["layer_1"]["kernel"] == -1).all()
+
+
 def test_flops_do_not_grow_with_the_number_of_models():
     """A-T10."""
     num_agents, network = 8, (16, 64, 8)
