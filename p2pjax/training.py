@@ -163,7 +163,8 @@ def map_agents(
             new_carry, new_output = fn(
                 _slice(carry, start, width), _slice(inputs, start, width)
             )
-            return _update(carry, new_carry, start), _update(output, new_output, start)
+            state = _update(carry, new_carry, start), _update(output, new_output, start)
+            return jax.lax.optimization_barrier(state)  # see `mixing._mix_block`
 
         num_chunks = num_agents // chunk
         state = jax.lax.fori_loop(

@@ -69,6 +69,26 @@ def test_mix_in_place(monkeypatch, block_bytes):
         np.testing.assert_allclose(mixed[name], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 300), (300, 1), (1, 1, 301), (7, 1)])
+@pytest.mark.parametrize("columns", [7, 32, 100])
+def test_in_place_blocks_survive_a_reshape(monkeypatch, shape, columns):
+    """XLA:CPU miscompiles exactly this without the barrier (off by 12)."""
+    monkeypatch.setattr(mixing, "BLOCK_BYTES", columns * 9 * 4)
+    monkeypatch.setattr(mixing, "_even_length", min)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(9, *shape)).astype(np.float32)
+    peers = random_peers(rng, 9, 3)
+    plan = owners.whole_model(9, [x[0]])
+
+    def mix_and_flatten(x, peers):
+        mixed = mixing.mix([x], plan, lambda _: mixing.by_peers(peers))[0]
+        return mixed.reshape(9, -1)
+
+    mixed = jax.jit(mix_and_flatten, donate_argnums=0)(jnp.asarray(x), peers)
+    expected = numpy_mix({"x": x}, peers)["x"].reshape(9, -1)
+    np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_the_matmul_is_for_one_large_group_only():
     peers = mixing.metropolis(topology.complete(12), np.zeros(12, int))
     block = jnp.ones((12, 2)).at[0].set(jnp.inf)
