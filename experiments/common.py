@@ -67,7 +67,13 @@ NUM_DEVICES = flags.DEFINE_integer(
 
 def run(main: Callable[[], None]) -> None:
     """Parses the flags and runs an experiment."""
-    stdlib_logging.getLogger("jax").setLevel("WARNING")  # says which TPU is not there
+    # Libraries below us log every step of theirs; ours are few and should be seen.
+    stdlib_logging.getLogger("jax").setLevel("WARNING")
+    logging.get_absl_handler().addFilter(
+        lambda record: (
+            record.levelno > stdlib_logging.INFO or "orbax" not in record.pathname
+        )
+    )
     app.run(lambda _: _start(main), flags_parser=parse_flags)
 
 
