@@ -1,0 +1,39 @@
+"""Rounds lower for accelerators, though none is here to run them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_partial_averaging import SCHEME, build, random_world
+
+from p2pjax import averaging, topology, training
+
+REALISATIONS = {
+    "server": averaging.server(4),
+    "gossip": averaging.gossip(4, topology.ring(4)),
+    "pairs": averaging.random_pairs(4),
+}
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("realisation", REALISATIONS)
+def test_vmapped_round_lowers(platform, realisation):
+    algorithm, _, _ = build(
+        SCHEME, real=REALISATIONS[realisation], agent_loop=training.VMAP
+    )
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    inputs = algorithm.plan(np.random.default_rng(0), world, 2)
+    lowered = (
+        jax.jit(algorithm.round)
+        .trace(
+            jax.random.key(0),
+            jnp.int32(0),
+            jax.tree.map(lambda leaf: leaf[0], inputs),
+            jax.eval_shape(algorithm.init, jax.random.key(0), world),
+            world,
+        )
+        .lower(lowering_platforms=(platform,))
+    )
+    text = lowered.as_text()
+    assert "stablehlo" in text
+    assert "callback" not in text
