@@ -196,6 +196,7 @@ def test_flagfiles_run(run, flagfile):
         "--train_size=20",
         "--test_size=10",
         "--batch_size=5",
+        "--group_sizes=16",
         "--num_rounds=2",
         "--eval_every=1",
         "--num_runs=1",
