@@ -122,14 +122,18 @@ def attach(scheme: Scheme) -> Cells:
             [model.cells[part] for model in scheme.models],
             num_agents,
         )
-        width = max(int(own.max()), 1 + max(map(_last, columns), default=-1))
+        is_hidden = 0 < part < num_parts - 1
+        width = int(own.max())
+        if is_hidden:  # placed models may need more columns than any agent has cells
+            width = max(width, 1 + max(map(_last, columns), default=-1))
         models = np.full((num_agents, width), ABSENT)
         for index, model in enumerate(scheme.models):
             for slot, member in enumerate(model.members):
-                where = columns[index]
+                where, limit = columns[index], width if is_hidden else own[member]
                 if model.offsets is not None:
                     where = model.offsets[slot][part] + np.arange(model.cells[part])
-                _claim(models[member], where, index, own[member], member, part)
+                    limit = own[member]
+                _claim(models[member], where, limit, index, own[member], member, part)
         for agent in range(num_agents):
             free = np.flatnonzero(models[agent] == ABSENT)
             left = own[agent] - (width - len(free))
@@ -141,8 +145,11 @@ def attach(scheme: Scheme) -> Cells:
 def check_cells(cells: Cells, below: np.ndarray) -> None:
     """Refuses cells whose models are incomplete or differ between agents."""
     num_models = len(below)
-    sizes = np.stack(  # [N, parts, M]
-        [(part[..., None] == np.arange(num_models)).sum(1) for part in cells], axis=1
+    sizes = np.asarray(  # [N, parts, M]
+        [
+            [np.bincount(row[row >= 0], minlength=num_models) for row in rows]
+            for rows in zip(*cells, strict=True)
+        ]
     )
     implements = np.any(sizes, axis=1)  # [N, M]
     for model in range(num_models):
@@ -235,11 +242,17 @@ def _placement(
     members: Sequence[Sequence[int] | np.ndarray], sizes: Sequence[int], num_agents: int
 ) -> list[np.ndarray]:
     """First fit: columns of every model, free in all of its members."""
-    taken = np.zeros((num_agents, sum(sizes)), bool)
+    taken = np.zeros((num_agents, 0), bool)
     columns = []
-    for who, size in zip(map(np.asarray, members), sizes, strict=True):
-        where = np.flatnonzero(~taken[who.astype(int)].any(0))[:size]
-        taken[np.ix_(who.astype(int), where)] = True
+    for who, size in zip(members, sizes, strict=True):
+        rows = np.asarray(who, int)
+        free = np.flatnonzero(~taken[rows].any(0))
+        missing = max(0, size - len(free))
+        taken = np.pad(taken, ((0, 0), (0, missing)))
+        where = np.concatenate(
+            [free[:size], taken.shape[1] - missing + np.arange(missing)]
+        )
+        taken[np.ix_(rows, where)] = True
         columns.append(where)
     return columns
 
@@ -249,7 +262,13 @@ def _last(columns: np.ndarray) -> int:
 
 
 def _claim(
-    row: np.ndarray, where: np.ndarray, model: int, own: int, agent: int, part: int
+    row: np.ndarray,
+    where: np.ndarray,
+    limit: int,
+    model: int,
+    own: int,
+    agent: int,
+    part: int,
 ) -> None:
     """Gives columns of one agent's part to a model, or says why it cannot."""
     used = int((row != ABSENT).sum()) + len(where)
@@ -259,10 +278,10 @@ def _claim(
             f"its partial models need {used} or more; shrink a model or widen the "
             "network."
         )
-    if len(where) and (where[0] < 0 or where[-1] >= len(row)):
+    if len(where) and (where[0] < 0 or where[-1] >= limit):
         raise InputError(
-            f"Model {model} starts at column {where[0]} of part {part} of agent "
-            f"{agent} and ends past its {own} cells: change the offset."
+            f"Model {model} would cover columns {where[0]} to {where[-1]} of part "
+            f"{part} of agent {agent}, which has {own} cells: change the offset."
         )
     if (row[where] != ABSENT).any():
         raise InputError(

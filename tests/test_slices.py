@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -324,6 +325,25 @@ def test_placement_shares_slots_between_disjoint_models():
     assert slices.widths(cells) == network
 
 
+def test_hundreds_of_groups_stay_small():
+    """Pairs of agents, a model each: what is computed must not grow as N * M * D."""
+    network = (784, 300, 10)
+    pairs = tuple(PartialModel(network, (i, i + 1)) for i in range(0, 600, 2))
+    scheme = Scheme((network,) * 600, pairs)
+    tracemalloc.start()
+    cells, _ = slices.align(slices.attach(scheme))
+    shapes = {
+        "layer_1": {"kernel": np.zeros((784, 300)), "bias": np.zeros(300)},
+        "layer_2": {"kernel": np.zeros((300, 10)), "bias": np.zeros(10)},
+    }
+    plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(plan.classes) == 1
+    assert (plan.classes[0].owner == np.repeat(np.arange(300), 2)).all()
+    assert peak < 100e6
+
+
 def test_neutral_input_shares_input_weights_without_dependency():
     network = (3, 4, 2)
     models = (PartialModel((3, 2, 2), (0, 1, 2)), PartialModel((0, 2, 0), (0, 1)))
@@ -451,11 +471,18 @@ EVERYONE = (0, 1, 2)
         ),
         (
             Scheme(NETWORKS, (PartialModel((0, 2, 0), (0, 1), ((0, 2, 0),) * 2),)),
-            "starts at column 2 of part 1 of agent 0 and ends past its 3 cells",
+            "cover columns 2 to 3 of part 1 of agent 0, which has 3 cells",
         ),
         (
             Scheme(NETWORKS, (PartialModel((0, 2, 0), (0, 1), ((0, 1, 0),)),)),
             "an offset per member and part of model 0",
+        ),
+        (
+            Scheme(
+                ((4, 3, 2), (4, 3, 4), (4, 3, 4)),
+                (PartialModel((0, 0, 2), (1, 2)), PartialModel((0, 0, 1), (0, 2))),
+            ),
+            "cover columns 2 to 2 of part 2 of agent 0, which has 2 cells",
         ),
         (
             Scheme(NETWORKS, (PartialModel((0, 2, 0), (0, 1), ((0, 1), (0, 1))),)),
