@@ -231,11 +231,12 @@ def _reorder(models: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_aligned(models: np.ndarray) -> bool:
-    return all(
-        len(np.unique(models[(models == model).any(1)] == model, axis=0)) <= 1
-        for model in np.unique(models)
-        if model >= 0
-    )
+    for model in np.unique(models[models >= 0]):
+        held = models == model
+        columns = held[held.any(1)]  # of its members
+        if (columns != columns[0]).any():
+            return False
+    return True
 
 
 def _placement(
