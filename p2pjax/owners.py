@@ -66,7 +66,7 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
     """
     below = slices.dependency_closure(scheme.depends, len(scheme.models))
     slices.check_cells(cells, below)
-    table = slices.lowest_owner(below, scheme.cross_model)
+    table = lowest_owner(below, scheme.cross_model)
     if scheme.neutral_input:
         cells = (np.full_like(cells[0], NEUTRAL), *cells[1:])
     sources = slices.readable(cells)
@@ -87,6 +87,26 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
     return MixPlan(
         tuple(OwnerClass(owner, tuple(blocks)) for owner, blocks in found.values())
     )
+
+
+def lowest_owner(below: np.ndarray, cross_model: bool) -> np.ndarray:
+    """Owner of a parameter between cells of models a and b: table `[M + 1, M + 1]`.
+
+    The last row and column stand for local cells. Models of which neither is lower
+    leave the parameter local or, with `cross_model`, to the pair, numbered from M.
+    """
+    num_models = len(below)
+    table = np.full((num_models + 1, num_models + 1), LOCAL)
+    pair_ids = itertools.count(num_models)
+    for a in range(num_models):
+        table[a, a] = a
+        for b in range(a):
+            if below[a, b] or below[b, a]:
+                owner = a if below[a, b] else b
+            else:
+                owner = next(pair_ids) if cross_model else LOCAL
+            table[a, b] = table[b, a] = owner
+    return table
 
 
 def whole_model(num_agents: int, params: PyTree) -> MixPlan:

@@ -86,26 +86,6 @@ def dependency_closure(
     return below
 
 
-def lowest_owner(below: np.ndarray, cross_model: bool) -> np.ndarray:
-    """Owner of a parameter between cells of models a and b: table `[M + 1, M + 1]`.
-
-    The last row and column stand for local cells. Models of which neither is lower
-    leave the parameter local or, with `cross_model`, to the pair, numbered from M.
-    """
-    num_models = len(below)
-    table = np.full((num_models + 1, num_models + 1), LOCAL)
-    pair_ids = itertools.count(num_models)
-    for a in range(num_models):
-        table[a, a] = a
-        for b in range(a):
-            if below[a, b] or below[b, a]:
-                owner = a if below[a, b] else b
-            else:
-                owner = next(pair_ids) if cross_model else LOCAL
-            table[a, b] = table[b, a] = owner
-    return table
-
-
 def attach(scheme: Scheme) -> Cells:
     """The model of every cell, in each agent's own column order.
 
