@@ -1,7 +1,8 @@
 """How the agents of one partial model average: exactly, by gossip or in pairs.
 
 A realisation draws its graphs on the host (`plan`) and mixes one owner class at a time
-on the device (`combine`); `links` says who exchanged messages.
+on the device (`combine`); `links` says who exchanged messages, and `only` leaves out
+the exchanges that nobody asked for (dynamic averaging, Kamp et al. 2018).
 """
 
 import warnings
@@ -25,25 +26,37 @@ class Averaging(NamedTuple):
     plan: Callable[[np.random.Generator, int], PyTree]  # rounds -> inputs [R, ...]
     combine: Callable[[PyTree, np.ndarray], mixing.Combine]  # (inputs, owner [N])
     links: Callable[[PyTree, np.ndarray], Array]  # (inputs, owner) -> bool [N, D]
+    # (inputs, who asks for an exchange [N]) -> inputs with these exchanges only
+    only: Callable[[PyTree, Array], PyTree]
 
 
 def server(num_agents: int, weight: Array | None = None) -> Averaging:
-    """The exact mean of every group, as one server per model would compute it."""
+    """The exact mean of every group, as one server per model would compute it.
+
+    A group averages as soon as one of its members asks for it.
+    """
     weight = _checked_weight(weight, num_agents)
 
-    def plan_fn(rng: np.random.Generator, num_rounds: int) -> PyTree:
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> tuple[()]:
         del rng, num_rounds
-        return ()
+        return ()  # nothing to draw, and nobody has to ask
 
-    def combine_fn(inputs: PyTree, owner: np.ndarray) -> mixing.Combine:
-        del inputs
-        return mixing.by_group_mean(owner, weight)
+    def combine_fn(asking: Array | tuple[()], owner: np.ndarray) -> mixing.Combine:
+        mean = mixing.by_group_mean(owner, weight)
+        if isinstance(asking, tuple):
+            return mean
+        return mixing.where_agents(mixing.group_has(asking, owner), mean)
 
-    def links_fn(inputs: PyTree, owner: np.ndarray) -> Array:
-        del inputs
-        return jnp.asarray(owner != LOCAL)[:, None]  # one link, to the server
+    def links_fn(asking: Array | tuple[()], owner: np.ndarray) -> Array:
+        if isinstance(asking, tuple):
+            linked = jnp.asarray(owner != LOCAL)
+        else:
+            linked = mixing.group_has(asking, owner)
+        return linked[:, None]  # one link, to the server
 
-    return Averaging(num_agents, plan_fn, combine_fn, links_fn)
+    return Averaging(
+        num_agents, plan_fn, combine_fn, links_fn, lambda inputs, asking: asking
+    )
 
 
 def gossip(
@@ -80,7 +93,13 @@ def gossip(
     def combine_fn(inputs: Topology, owner: np.ndarray) -> mixing.Combine:
         return mixing.best(mixing.metropolis(inputs, owner, weight), owner)
 
-    return Averaging(num_agents, plan_fn, combine_fn, mixing.same_owner)
+    return Averaging(num_agents, plan_fn, combine_fn, mixing.same_owner, _asked_links)
+
+
+def _asked_links(graph: Topology, asking: Array) -> Topology:
+    """A link is used if one of its ends asks for it."""
+    asked = asking[:, None] | asking[graph.neighbor]
+    return graph._replace(mask=graph.mask & asked)
 
 
 def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
@@ -96,7 +115,11 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
     def links_fn(inputs: Array, owner: np.ndarray) -> Array:
         return mixing.same_owner(mixing.pairing(inputs), owner)
 
-    return Averaging(num_agents, plan_fn, combine_fn, links_fn)
+    def only_fn(partner: Array, asking: Array) -> Array:
+        own = jnp.arange(num_agents, dtype=partner.dtype)
+        return jnp.where(asking | asking[partner], partner, own)
+
+    return Averaging(num_agents, plan_fn, combine_fn, links_fn, only_fn)
 
 
 def traffic(averaging: Averaging, inputs: PyTree, plan: MixPlan) -> tuple[Array, Array]:

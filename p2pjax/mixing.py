@@ -190,6 +190,19 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
     return combine
 
 
+def where_agents(mask: Array, combine: Combine) -> Combine:
+    """Mixes the agents in `mask` `[N]` only; the others keep what they have."""
+    return lambda block: jnp.where(_per_agent(mask, block), combine(block), block)
+
+
+def group_has(mask: Array, owner: np.ndarray) -> Array:
+    """`[N]`: whether anybody in the agent's group is in `mask`; false for LOCAL."""
+    group = np.unique(owner, return_inverse=True)[1]  # [N] 0 .. groups - 1
+    is_shared = owner != LOCAL
+    found = jnp.zeros(len(owner), bool).at[group].max(mask & is_shared)
+    return found[group] & is_shared
+
+
 def group_tables(owner: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Members of every group, one table per group size, and each agent's group row.
 

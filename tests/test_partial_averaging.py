@@ -516,6 +516,8 @@ def test_average_every_counts_messages_only_when_it_averages():
 def test_bad_settings_are_refused():
     with pytest.raises(InputError, match="average_every of 1 or more, got 0"):
         build(SCHEME, average_every=0)
+    with pytest.raises(InputError, match="drift of 0 or more, got -1"):
+        build(SCHEME, drift=-1)
     with pytest.raises(InputError, match="batch size of 1 or more, got 0"):
         build(SCHEME, batch_size=0)
     with pytest.raises(InputError, match="agent_loop of 0"):
@@ -553,3 +555,102 @@ def test_bad_settings_are_refused():
 def test_stacked_is_inverted_by_unstacked():
     params = {"layer_1": {"kernel": np.ones((2, 3, 4)), "bias": np.zeros((2, 4))}}
     jax.tree.map(np.testing.assert_array_equal, stacked(unstacked(params)), params)
+
+
+REALISATIONS = {
+    "server": averaging.server(4),
+    "gossip": averaging.gossip(4, topology.ring(4)),
+    "pairs": averaging.random_pairs(4),
+}
+
+
+@pytest.mark.parametrize("realisation", REALISATIONS)
+def test_dynamic_averaging_without_a_limit_is_averaging(realisation):
+    """Everybody has drifted by more than zero after a mini-batch."""
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    results = []
+    for drift in (None, 0.0):
+        algorithm, _, _ = build(SCHEME, real=REALISATIONS[realisation], drift=drift)
+        inputs = algorithm.plan(np.random.default_rng(3), world, 4)
+        state = algorithm.init(jax.random.key(0), world)
+        state, info = run_rounds(algorithm, state, world, 4, inputs)
+        results.append((state.variables, info))
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_dynamic_averaging_exchanges_what_drifted():
+    """The exact mean of a group when one member left its ball; plain numpy beside."""
+    num_agents, limit = 4, 0.02
+    scheme = Scheme(
+        ((6, 4, 3),) * num_agents,
+        (PartialModel((6, 2, 3), (0, 1)), PartialModel((6, 2, 3), (2, 3))),
+    )
+    algorithm, sharing, _ = build(scheme, drift=limit, average_every=2)
+    alone, _, _ = build(Scheme(scheme.networks))
+    world = random_world(np.random.default_rng(1), num_agents, 6, 3)
+    # Agents 2 and 3 learn slowly, so that their group drifts later.
+    world.train.examples["x"][2:] *= 0.1
+    state = algorithm.init(jax.random.key(0), world)
+    shapes = jax.tree.map(lambda p: p[0], state.variables.params)
+    owned = jax.tree.map(lambda o: o >= 0, owners.owner_arrays(sharing.plan, shapes))
+    reference_params = jax.tree.map(np.asarray, state.variables.params)
+    variables = state.variables
+    events = []
+    for t in range(12):
+        state, info = jax.jit(algorithm.round)(
+            jax.random.key(t), jnp.int32(t), (), state, world
+        )
+        variables = run_round(alone, variables, world, t)
+        params = jax.tree.map(np.array, variables.params)
+        sent = np.zeros(num_agents)
+        if t % 2 == 1:
+            drifted = sum(
+                (np.square(p - r) * has).reshape(num_agents, -1).sum(1)
+                for p, r, has in zip(
+                    *map(jax.tree.leaves, (params, reference_params, owned)),
+                    strict=True,
+                )
+            )
+            for pair in ([0, 1], [2, 3]):
+                if (drifted[pair] > limit).any():
+                    sent[pair] = 1
+
+                    def exchange(p, r, has, pair=pair):
+                        mean = p[pair].mean(0, keepdims=True)
+                        p[pair] = np.where(has[pair], mean, p[pair])
+                        r[pair] = np.where(has[pair], p[pair], r[pair])
+
+                    reference_params = jax.tree.map(np.array, reference_params)
+                    jax.tree.map(exchange, params, reference_params, owned)
+        events.append(sent)
+        variables = Variables(jax.tree.map(jnp.asarray, params), variables.stats)
+        np.testing.assert_array_equal(info.sent, sent)
+        size = 6 * 2 + 2 + 2 * 3 + 3
+        np.testing.assert_array_equal(info.payload, sent * size)
+        for one, other in zip(
+            *map(jax.tree.leaves, (state.variables.params, params)), strict=True
+        ):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    exchanges = np.asarray(events).sum(0)
+    assert 0 < exchanges[2] < exchanges[0] <= 6  # both cases happened
+
+
+def run_round(algorithm, variables, world, t):
+    """One round of plain local training."""
+    state = algorithm.init(jax.random.key(0), world)._replace(variables=variables)
+    step = jax.jit(algorithm.round)
+    return step(jax.random.key(t), jnp.int32(t), (), state, world)[0].variables
+
+
+def test_dynamic_gossip_uses_links_that_one_end_asked_for():
+    ring = topology.ring(6)
+    asking = jnp.asarray([True, False, False, False, False, False])
+    used = averaging.gossip(6, ring).only(ring, asking)
+    owner = np.zeros(6, int)
+    linked = np.asarray(averaging.gossip(6, ring).links(used, owner))
+    np.testing.assert_array_equal(linked.sum(1), [2, 1, 0, 0, 0, 1])
+    partner = jnp.asarray([1, 0, 3, 2, 5, 4], jnp.int32)
+    pairs = averaging.random_pairs(6)
+    asking = jnp.asarray([False, True, False, False, False, False])
+    np.testing.assert_array_equal(pairs.only(partner, asking), [1, 0, 2, 3, 4, 5])

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax import mixing, owners, slices
+from p2pjax import mixing, owners, references, slices
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.averaging import Averaging, traffic, warn_if_split
 from p2pjax.data import Sampler, World, num_agents
@@ -29,6 +29,7 @@ class PartialAveragingState(NamedTuple):
 
     variables: Variables  # leaves [N, ...]
     opt_state: PyTree  # leaves [N, ...]
+    reference: PyTree = ()  # parameters after the last exchange, for dynamic averaging
 
 
 class Sharing(NamedTuple):
@@ -58,6 +59,7 @@ def partial_averaging(
     averaging: Averaging,
     *,
     average_every: int = 1,
+    drift: float | None = None,
     shared_init: bool = True,
     rate: Array | None = None,
     agent_loop: int = IN_PLACE,
@@ -71,12 +73,17 @@ def partial_averaging(
       sharing: the partial models.
       averaging: how their members average.
       average_every: mini-batches between two averagings.
+      drift: dynamic averaging (Kamp et al. 2018): when it is time, an agent asks for an
+        exchange only if the squared distance of its shared parameters from those it
+        had after its last exchange is larger than this. None: everybody, always.
       shared_init: whether all agents start from the same weights.
       rate: `[N]` factors of the agents' updates.
       agent_loop: see `training.map_agents`.
     """
     if average_every < 1:
         raise InputError(f"Need average_every of 1 or more, got {average_every}.")
+    if drift is not None and not 0 <= drift < float("inf"):
+        raise InputError(f"Need a drift of 0 or more, got {drift}.")
     num_members = len(sharing.cells[0])
     if averaging.num_agents != num_members:
         raise InputError(
@@ -98,7 +105,9 @@ def partial_averaging(
                 f"{num_members}."
             )
         variables = initial_variables(key, task, sharing, shared_init)
-        return PartialAveragingState(variables, jax.vmap(learner.init)(variables))
+        reference = () if drift is None else jax.tree.map(jnp.copy, variables.params)
+        opt_state = jax.vmap(learner.init)(variables)
+        return PartialAveragingState(variables, opt_state, reference)
 
     def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> PyTree:
         del world
@@ -110,21 +119,41 @@ def partial_averaging(
     def round_fn(
         key: Key, t: Array, inputs: PyTree, state: PartialAveragingState, world: World
     ) -> tuple[PartialAveragingState, Info]:
-        variables, opt_state, loss = train(key, t, *state, world.train, extra)
+        variables, opt_state, loss = train(
+            key, t, state.variables, state.opt_state, world.train, extra
+        )
 
-        def average(params: PyTree) -> PyTree:
-            return mixing.mix(
-                params, sharing.plan, lambda owner: averaging.combine(inputs, owner)
+        def average(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
+            used = inputs
+            if drift is not None:
+                drifted = references.squared_distance(params, reference, sharing.plan)
+                used = averaging.only(inputs, drifted > drift)
+            params = mixing.mix(
+                params, sharing.plan, lambda owner: averaging.combine(used, owner)
             )
+            if drift is not None:
+                reference = references.updated(
+                    reference,
+                    params,
+                    sharing.plan,
+                    lambda owner: averaging.links(used, owner).any(1),
+                )
+            return params, reference, *traffic(averaging, used, sharing.plan)
 
-        sent, payload = traffic(averaging, inputs, sharing.plan)
+        def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
+            none = jnp.zeros(num_members)
+            return params, reference, none, none
+
+        before = variables.params, state.reference
         if average_every == 1:
-            params = average(variables.params)
+            params, reference, sent, payload = average(*before)
         else:
             is_time = (t + 1) % average_every == 0
-            params = jax.lax.cond(is_time, average, lambda p: p, variables.params)
-            sent, payload = (jnp.where(is_time, v, 0) for v in (sent, payload))
-        state = PartialAveragingState(variables._replace(params=params), opt_state)
+            params, reference, sent, payload = jax.lax.cond(
+                is_time, average, wait, *before
+            )
+        variables = variables._replace(params=params)
+        state = PartialAveragingState(variables, opt_state, reference)
         return state, Info(loss, sent, sent, payload)  # every exchange goes both ways
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
