@@ -1,15 +1,16 @@
-"""Runs of partial averaging that differ in their schemes only.
+"""Studies of partial averaging on multilayer perceptrons.
 
-A study is a list of cases; every case runs with the same data splits and initial
-weights, so that differences between cases are differences between schemes.
+A study is a list of cases; a run has the same initial weights in every case, and the
+same data unless the study varies it, so that differences between cases are differences
+between schemes.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import optax
 from absl import flags
@@ -31,7 +32,7 @@ from p2pjax.averaging import Averaging
 from p2pjax.data import World
 from p2pjax.models import mlp
 from p2pjax.simulate import Evaluate, on_test_sets
-from p2pjax.slices import Layout, PartialModel, Scheme
+from p2pjax.slices import Scheme
 from p2pjax.types import Array, Variables
 
 LOSSES = {
@@ -55,6 +56,12 @@ _SHARED_INIT = flags.DEFINE_bool(
 _AVERAGE_EVERY = flags.DEFINE_integer(
     "average_every", 1, "Mini-batches between two averagings.", lower_bound=1
 )
+_DRIFT = flags.DEFINE_float(
+    "drift",
+    None,
+    "Squared distance from its last averaged weights beyond which an agent asks for an "
+    "averaging (dynamic averaging); if not given, agents always average.",
+)
 _AVERAGING = flags.DEFINE_enum(
     "averaging",
     "server",
@@ -70,11 +77,14 @@ _REWIRE_EVERY = flags.DEFINE_integer(
 
 
 class Case(NamedTuple):
-    """One line of a study."""
+    """What is compared with others: a scheme, its data and its mini-batches."""
 
     name: str  # level_80, 784-300-100-0, ...
     setting: dict[str, Any]
     scheme: Scheme
+    make_world: Callable[[int], World]  # data of a run
+    batch_size: int | None = None  # --batch_size if not given
+    drift: float | None = None  # --drift if not given
 
 
 class Program(NamedTuple):
@@ -84,76 +94,33 @@ class Program(NamedTuple):
     evaluate: Evaluate
 
 
-def level_layout(network: Layout, level: int) -> Layout:
-    """Cells of the global model at an averaging level, in percent of a hidden layer.
-
-    The paper rounds the first hidden layer of its 300=100 network in its own way. The
-    input and output cells are global, except at level 0, where nothing is.
-    """
-    if not 0 <= level <= 100:
-        raise InputError(f"Need levels from 0 to 100, got {level}.")
-    if level == 0:
-        return (0,) * len(network)
-    inputs, *hidden, outputs = network
-    in_the_paper = {15: (50, 15), 30: (100, 30), 60: (200, 60), 80: (250, 80)}
-    if tuple(hidden) == (300, 100) and level in in_the_paper:
-        return (inputs, *in_the_paper[level], outputs)
-    return (inputs, *(round(cells * level / 100) for cells in hidden), outputs)
-
-
-def one_model(
-    network: Layout, cells: Layout, num_agents: int, group_size: int
-) -> Scheme:
-    """All agents have the same network; each group of agents shares one model."""
-    if group_size < 1 or num_agents % group_size:
-        raise InputError(
-            f"Need groups that divide the {num_agents} agents evenly, got groups of "
-            f"{group_size}."
-        )
-    if len(cells) == len(network) and any(np.greater(cells, network)):
-        raise InputError(
-            f"Layouts do not add up: {'-'.join(map(str, cells))} has more cells than "
-            f"{'='.join(map(str, network))}."
-        )
-    groups = [
-        tuple(range(first, first + group_size))
-        for first in range(0, num_agents, group_size)
-    ]
-    is_shared = any(cells) and group_size > 1
-    models = tuple(PartialModel(cells, members) for members in groups)
-    return Scheme((network,) * num_agents, models if is_shared else ())
-
-
-def run_study(
-    experiment: str, cases: Sequence[Case], make_world: Callable[[int], World]
-) -> Path:
+def run_study(experiment: str, cases: Sequence[Case]) -> Path:
     """Runs every case `num_runs` times and fills the run folder.
 
-    Args:
-      experiment: its name.
-      cases: what is compared.
-      make_world: data of a run.
+    Cases with the same scheme, mini-batches and shapes share a compiled program.
 
     Returns:
       The run folder.
     """
-    worlds = [make_world(run) for run in range(common.NUM_RUNS.value)]
-    for world, case in itertools.product(worlds, cases):
-        for split in (world.train, world.test):
-            tasks.check_labels(split.examples["y"], case.scheme.networks[0][-1])
-    programs = [build_program(case, worlds[0]) for case in cases]
-    jobs = [
-        runner.Job(
-            scheme=case.name,
-            setting=case.setting,
-            run=run,
-            algorithm=program.algorithm,
-            evaluate=program.evaluate,
-            world=world,
-        )
-        for case, program in zip(cases, programs, strict=True)
-        for run, world in enumerate(worlds)
-    ]
+    built: dict[Any, Program] = {}
+    jobs = []
+    for case in cases:
+        world = case.make_world(0)
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(world))
+        same = (case.scheme, case.batch_size, case.drift, shapes)
+        if same not in built:
+            built[same] = build_program(case, world)
+        for run in range(common.NUM_RUNS.value):
+            jobs.append(
+                runner.Job(
+                    scheme=case.name,
+                    setting=case.setting,
+                    run=run,
+                    algorithm=built[same].algorithm,
+                    evaluate=built[same].evaluate,
+                    make_world=partial(case.make_world, run),
+                )
+            )
     summary = ("accuracy", "loss", "messages", "bytes")
     return runner.run_jobs(experiment, jobs, summary)
 
@@ -177,10 +144,11 @@ def build_program(case: Case, world: World) -> Program:
     algorithm = partial_averaging(
         task,
         learner,
-        data.cyclic_window(_BATCH_SIZE.value),
+        data.cyclic_window(case.batch_size or _BATCH_SIZE.value),
         sharing,
         _averaging(len(case.scheme.networks)),
         average_every=_AVERAGE_EVERY.value,
+        drift=_DRIFT.value if case.drift is None else case.drift,
         shared_init=_SHARED_INIT.value,
         agent_loop=common.agent_loop(),
     )

@@ -142,6 +142,18 @@ def own_flags() -> str:
     )
 
 
+def integers(name: str, fields: list[str]) -> list[int]:
+    """Reads a flag that is a list of whole numbers; repeated ones count once."""
+    if not fields or not all(
+        f.strip().isascii() and f.strip().isdigit() for f in fields
+    ):
+        raise InputError(
+            f"Need whole numbers joined by commas for --{name}, got "
+            f"'{','.join(fields)}'."
+        )
+    return list(dict.fromkeys(int(field) for field in fields))
+
+
 class Progress:
     """A bar on a terminal, plain lines elsewhere."""
 

@@ -6,17 +6,21 @@ Studies: `level` (how much of the network is global), `scheme` (a part of every 
 layer against whole layers) and `peers` (how many agents average together).
 """
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 
 import numpy as np
 from absl import flags, logging
 
 from data import femnist, glyphs, npz
 from experiments import averaging_study, common, figures
-from experiments.averaging_study import Case, level_layout, one_model, run_study
-from p2pjax import InputError, partition, slices
+from experiments.averaging_schemes import level_layout, one_model
+from experiments.averaging_study import Case, run_study
+from p2pjax import InputError, partition, slices, tasks
 from p2pjax.data import Examples, World
 from p2pjax.slices import Layout
+
+Worlds = Callable[[int], World]  # data of a run
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -108,20 +112,23 @@ def network_layout(examples: Examples) -> Layout:
     return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
 
 
-def level_cases(network: Layout, num_agents: int) -> list[Case]:
+def level_cases(network: Layout, worlds: Worlds) -> list[Case]:
     """P-F1: one global model of growing size."""
+    num_agents = _NUM_AGENTS.value
     return [
         Case(
             f"level_{level}",
             {"level": level},
             one_model(network, level_layout(network, level), num_agents, num_agents),
+            worlds,
         )
-        for level in _integers("levels", _LEVELS.value)
+        for level in common.integers("levels", _LEVELS.value)
     ]
 
 
-def scheme_cases(network: Layout, num_agents: int) -> list[Case]:
+def scheme_cases(network: Layout, worlds: Worlds) -> list[Case]:
     """P-F2: a part of every hidden layer against whole layers."""
+    num_agents = _NUM_AGENTS.value
     if _SCHEMES.value is not None:
         layouts = [slices.model_layout(text) for text in _SCHEMES.value]
     else:
@@ -138,53 +145,51 @@ def scheme_cases(network: Layout, num_agents: int) -> list[Case]:
             "-".join(map(str, cells)),
             {},
             one_model(network, cells, num_agents, num_agents),
+            worlds,
         )
         for cells in unique
     ]
 
 
-def peers_cases(network: Layout, num_agents: int) -> list[Case]:
+def peers_cases(network: Layout, worlds: Worlds) -> list[Case]:
     """P-F3: agents average inside groups; at level 0 groups make no difference."""
+    num_agents = _NUM_AGENTS.value
     cases = []
-    for level in _integers("levels", _LEVELS.value):
+    for level in common.integers("levels", _LEVELS.value):
         cells = level_layout(network, level)
-        sizes = _integers("group_sizes", _GROUP_SIZES.value) if level else [1]
+        sizes = common.integers("group_sizes", _GROUP_SIZES.value) if level else [1]
         for size in sizes:
             scheme = one_model(network, cells, num_agents, size)
             setting = {"level": level, "group_size": size}
-            cases.append(Case(f"level_{level}", setting, scheme))
+            cases.append(Case(f"level_{level}", setting, scheme, worlds))
     return cases
-
-
-def _integers(name: str, fields: list[str]) -> list[int]:
-    if not fields or not all(
-        f.strip().isascii() and f.strip().isdigit() for f in fields
-    ):
-        raise InputError(
-            f"Need whole numbers joined by commas for --{name}, got "
-            f"'{','.join(fields)}'."
-        )
-    return list(dict.fromkeys(int(field) for field in fields))
 
 
 STUDIES = {"level": level_cases, "scheme": scheme_cases, "peers": peers_cases}
 FIGURES = {
     "level": figures.accuracy_by_level,
     "scheme": figures.accuracy_by_round,
-    "peers": figures.accuracy_by_group_size,
+    "peers": partial(
+        figures.accuracy_by_setting,
+        setting="group_size",
+        label="agents that average together",
+    ),
 }
 
 
 def make_cases(examples: Examples) -> list[Case]:
     """The schemes that the study compares."""
-    return STUDIES[_STUDY.value](network_layout(examples), _NUM_AGENTS.value)
+    network = network_layout(examples)
+    tasks.check_labels(examples.y, network[-1])
+    worlds = cache(partial(make_world, examples))
+    return STUDIES[_STUDY.value](network, worlds)
 
 
 def main() -> None:
     """Runs the study that the flags name."""
     examples = load_examples()
     cases = make_cases(examples)
-    folder = run_study("femnist", cases, partial(make_world, examples))
+    folder = run_study("femnist", cases)
     FIGURES[_STUDY.value](folder)
     figures.print_summary(folder)
 

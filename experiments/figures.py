@@ -4,7 +4,9 @@ Medians over runs; bars from the 40th to the 60th percentile.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -21,52 +23,48 @@ REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
 
 
 def accuracy_by_level(folder: Path) -> None:
-    """Accuracy against averaging level, a line per number of mini-batches."""
+    """Accuracy against averaging level.
+
+    A line per size of the mini-batches where the study varies it, else per number of
+    mini-batches.
+    """
     rows = run_folder.read(folder)
+    if "batch_size" in rows[0]["setting"]:
+        rows = _final(rows)
+        lines = _grouped(rows, lambda row: row["setting"]["batch_size"])
+        named = {f"mini-batches of {size}": lines[size] for size in sorted(lines)}
+    else:
+        shown = _shown_rounds(rows)
+        lines = _grouped(rows, lambda row: row["round"])
+        named = {f"{number} mini-batches": lines[number] for number in shown}
     figure, axes = _new_figure("averaging level (%)")
-    shown = _shown_rounds(rows)
-    for position, number in enumerate(shown):
-        points = _over_runs(
-            [row for row in rows if row["round"] == number],
-            lambda row: row["setting"]["level"],
-        )
-        _draw(axes, points, f"{number} mini-batches", position, len(shown))
+    _draw_all(axes, named, lambda row: row["setting"]["level"])
     _save(figure, axes, folder, "accuracy_by_level")
 
 
 def accuracy_by_round(folder: Path) -> None:
     """Accuracy against mini-batches, a line per scheme."""
-    rows = run_folder.read(folder)
-    names = list(dict.fromkeys(row["scheme"] for row in rows))
+    lines = _grouped(run_folder.read(folder), lambda row: row["scheme"])
     figure, axes = _new_figure("mini-batches")
-    for position, name in enumerate(names):
-        points = _over_runs(
-            [row for row in rows if row["scheme"] == name], lambda row: row["round"]
-        )
-        _draw(axes, points, name, position, len(names))
+    _draw_all(axes, lines, lambda row: row["round"])
     _save(figure, axes, folder, "accuracy_by_round")
 
 
-def accuracy_by_group_size(folder: Path) -> None:
-    """Final accuracy against the agents that average together, a line per level."""
-    rows = run_folder.read(folder)
-    last = max(row["round"] for row in rows)
-    rows = [row for row in rows if row["round"] == last]
-    levels = sorted({row["setting"]["level"] for row in rows})
-    figure, axes = _new_figure("agents that average together")
-    for position, level in enumerate(levels):
-        points = _over_runs(
-            [row for row in rows if row["setting"]["level"] == level],
-            lambda row: row["setting"]["group_size"],
-        )
-        if level == 0:  # nobody averages, whatever the size of the group
-            (alone,) = points.values()
-            sizes = {row["setting"]["group_size"] for row in rows}
-            points = {size: alone for size in sorted(sizes - {1})} or points
-        _draw(axes, points, f"level {level}", position, len(levels))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
-    _save(figure, axes, folder, "accuracy_by_group_size")
+def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
+    """Final accuracy against what the study varies, a line per scheme.
+
+    A scheme that ran at one value only, because the setting means nothing to it, is a
+    level line over the values of the others.
+    """
+    lines = _grouped(_final(run_folder.read(folder)), lambda row: row["scheme"])
+    figure, axes = _new_figure(label)
+    xs = _draw_all(axes, lines, lambda row: row["setting"][setting])
+    if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 16:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(xs)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+    _save(figure, axes, folder, f"accuracy_by_{setting}")
 
 
 def print_summary(folder: Path) -> None:
@@ -89,12 +87,38 @@ def _shown_rounds(rows: list[Row]) -> list[int]:
     return sorted({max(evaluated)} | evaluated.intersection(REFERENCE_ROUNDS))
 
 
-def _over_runs(rows: list[Row], x_of) -> dict[float, dict[str, float]]:
-    """Summary of accuracy at every x."""
-    values: dict[float, list[float]] = {}
+def _final(rows: list[Row]) -> list[Row]:
+    last = max(row["round"] for row in rows)
+    return [row for row in rows if row["round"] == last]
+
+
+def _grouped(rows: list[Row], key_of: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+    """Rows by key, in the order in which the keys appear."""
+    groups: dict[Any, list[Row]] = {}
     for row in rows:
-        values.setdefault(x_of(row), []).append(float(row["accuracy"]))
-    return {x: metrics.over_runs(np.asarray(values[x])) for x in sorted(values)}
+        groups.setdefault(key_of(row), []).append(row)
+    return groups
+
+
+def _draw_all(
+    axes: Axes, lines: dict[str, list[Row]], x_of: Callable[[Row], float]
+) -> list[float]:
+    """Draws a line per entry and returns all x."""
+    summaries = {
+        name: {
+            x: metrics.over_runs(np.asarray([row["accuracy"] for row in same], float))
+            for x, same in sorted(_grouped(rows, x_of).items())
+        }
+        for name, rows in lines.items()
+    }
+    varied = [points for points in summaries.values() if len(points) > 1]
+    xs = sorted({x for points in varied or summaries.values() for x in points})
+    for position, (name, points) in enumerate(summaries.items()):
+        if len(points) == 1:
+            (only,) = points.values()
+            points = dict.fromkeys(xs, only)
+        _draw(axes, points, name.replace("_", " "), position, len(summaries))
+    return xs
 
 
 def _new_figure(x_label: str) -> tuple[Figure, Axes]:

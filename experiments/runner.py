@@ -6,7 +6,8 @@ resumed run ends with the bytes of one that never stopped.
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ class Job(NamedTuple):
     run: int
     algorithm: Algorithm
     evaluate: Evaluate  # names an `accuracy` among its values
-    world: World
+    make_world: Callable[[], World]
 
     @property
     def key(self) -> jax.Array:
@@ -63,10 +64,7 @@ def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> 
         f"go on with: python -m experiments.{experiment} "
         f"--flagfile={folder}/run.flags --workdir={folder} --resume"
     )
-    mesh = sharding.agents_mesh(
-        data.num_agents(jobs[0].world), common.NUM_DEVICES.value
-    )
-    with run_folder.locked(folder), jax.set_mesh(mesh):
+    with run_folder.locked(folder):
         try:
             _run_left(folder, jobs)
         except KeyboardInterrupt:
@@ -91,34 +89,42 @@ def _run_left(folder: Path, jobs: Sequence[Job]) -> None:
         job, start = jobs[number], time.monotonic()
         if number == first or job.algorithm is not jobs[number - 1].algorithm:
             progress.say(f"{job.scheme}: compiling")
-        for snapshot in simulate(
-            job.key,
-            job.algorithm,
-            job.world,
-            num_rounds,
-            eval_every=common.EVAL_EVERY.value,
-            evaluate=job.evaluate,
-            first_round=done.num_rounds,
-            state=state,
-        ):
-            before, done = done, _advanced(done, snapshot)
-            row = _row(job, done, snapshot)
-            run_folder.append(folder, "metrics.jsonl", row)
-            period = common.CHECKPOINT_EVERY.value
-            is_last = done.num_rounds == num_rounds
-            if is_last or done.num_rounds // period > before.num_rounds // period:
-                _save(folder, number, done, snapshot.state)
-            progress.advance(
-                done.num_rounds - before.num_rounds,
-                f"{job.scheme}, run {job.run}",
-                accuracy=f"{row['accuracy']:.3f}",
-                messages=f"{done.messages:.0f}",
-            )
+        world = job.make_world()
+        with _devices_of(world):
+            for snapshot in simulate(
+                job.key,
+                job.algorithm,
+                world,
+                num_rounds,
+                eval_every=common.EVAL_EVERY.value,
+                evaluate=job.evaluate,
+                first_round=done.num_rounds,
+                state=state,
+            ):
+                before, done = done, _advanced(done, snapshot)
+                row = _row(job, done, snapshot)
+                run_folder.append(folder, "metrics.jsonl", row)
+                period = common.CHECKPOINT_EVERY.value
+                is_last = done.num_rounds == num_rounds
+                if is_last or done.num_rounds // period > before.num_rounds // period:
+                    _save(folder, number, done, snapshot.state)
+                progress.advance(
+                    done.num_rounds - before.num_rounds,
+                    f"{job.scheme}, run {job.run}",
+                    accuracy=f"{row['accuracy']:.3f}",
+                    messages=f"{done.messages:.0f}",
+                )
         done, state = Done(), None
         timing = {"scheme": job.scheme, "setting": job.setting, "run": job.run}
         seconds = round(time.monotonic() - start, 3)
         run_folder.append(folder, "timing.jsonl", timing | {"seconds": seconds})
     progress.close()
+
+
+def _devices_of(world: World) -> AbstractContextManager:
+    """Spreads the agents of a world over the devices."""
+    num_agents, most = data.num_agents(world), common.NUM_DEVICES.value
+    return jax.set_mesh(sharding.agents_mesh(num_agents, most))
 
 
 def _advanced(done: Done, snapshot: Snapshot) -> Done:
@@ -131,7 +137,7 @@ def _advanced(done: Done, snapshot: Snapshot) -> Done:
 
 def _row(job: Job, done: Done, snapshot: Snapshot) -> Row:
     """Values per agent become their mean; accuracy is also kept per agent."""
-    size = (data.num_agents(job.world),)
+    size = snapshot.info.sent.shape[1:]  # (N,)
     values = {
         name: value.mean() if value.shape == size else value
         for name, value in snapshot.metrics.items()
@@ -164,8 +170,10 @@ def _last_position(folder: Path, jobs: Sequence[Job]) -> tuple[int, Done, Any]:
             if job >= len(jobs):
                 raise InputError(f"Checkpoint {number} is of another run.")
             one = jobs[job]
-            fresh = initial_state(one.key, one.algorithm, one.world)
-            saved = checkpoint.load(folder / "checkpoints", number, fresh)
+            world = one.make_world()
+            with _devices_of(world):
+                fresh = initial_state(one.key, one.algorithm, world)
+                saved = checkpoint.load(folder / "checkpoints", number, fresh)
             run_folder.cut(folder, "metrics.jsonl", saved.position["metrics_bytes"])
         except InputError as error:
             logging.warning("%s The one before is used.", error)

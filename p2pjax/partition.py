@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from p2pjax.data import Examples, World, stack_agents
+from p2pjax.data import AgentData, Examples, World, stack_agents
 from p2pjax.types import InputError
 
 
@@ -88,3 +88,75 @@ def world_of(
         test=stack_agents([take(rows) for rows in test]),
         cluster=cluster,
     )
+
+
+def in_blocks(
+    examples: Examples,
+    rng: np.random.Generator,
+    *,
+    num_agents: int,
+    train_size: int,
+    test_size: int,
+) -> World:
+    """Disjoint consecutive blocks of the shuffled training examples, one test set.
+
+    Users play no role. All agents are tested on the same examples: the first of the
+    data's own test part or, where it has none, the last of the data.
+    """
+    is_test = examples.is_test
+    if is_test is None:
+        is_test = np.arange(len(examples.y)) >= len(examples.y) - test_size
+    test = np.flatnonzero(is_test)[:test_size]
+    train = rng.permutation(np.flatnonzero(~is_test))[: num_agents * train_size]
+    if len(test) < test_size or len(train) < num_agents * train_size:
+        raise InputError(
+            f"Need {num_agents} x {train_size} training and {test_size} test examples, "
+            f"got {np.count_nonzero(~is_test)} and {np.count_nonzero(is_test)}: lower "
+            "the sizes or the number of agents."
+        )
+    blocks = list(train.reshape(num_agents, train_size))
+    return world_of(examples, blocks, [test] * num_agents)
+
+
+def relabel(world: World, tables: np.ndarray) -> World:
+    """Every agent's label y becomes `tables[n, y]`, in training and in tests.
+
+    Agents with the same table are one cluster.
+    """
+    tables = np.asarray(tables, np.int32)  # [N, k]
+
+    def changed(split: AgentData) -> AgentData:
+        y = np.take_along_axis(tables, np.asarray(split.examples["y"]), axis=1)
+        return split._replace(examples={**split.examples, "y": y})
+
+    return World(
+        *(changed(split) for split in (world.train, world.valid, world.test)),
+        cluster=_numbered(tables),
+    )
+
+
+def rotate(world: World, quarter_turns: np.ndarray) -> World:
+    """Turns the images of agent n by `quarter_turns[n]` times 90 degrees to the left.
+
+    Agents with the same turn are one cluster.
+    """
+    turns = np.asarray(quarter_turns) % 4  # [N]
+
+    def changed(split: AgentData) -> AgentData:
+        x = np.asarray(split.examples["x"])  # [N, M, height, width, ...]
+        if x.ndim < 4 or x.shape[2] != x.shape[3]:
+            raise InputError(f"Need square images to rotate, got {x.shape[2:]}.")
+        turned = [np.rot90(own, k, (1, 2)) for own, k in zip(x, turns, strict=True)]
+        return split._replace(examples={**split.examples, "x": np.stack(turned)})
+
+    return World(
+        *(changed(split) for split in (world.train, world.valid, world.test)),
+        cluster=_numbered(turns[:, None]),
+    )
+
+
+def _numbered(rows: np.ndarray) -> np.ndarray:
+    """`[N]`: equal rows get equal numbers, in the order of first appearance."""
+    first: dict[bytes, int] = {}
+    keys = [row.tobytes() for row in np.ascontiguousarray(rows)]
+    return np.asarray([first.setdefault(key, len(first)) for key in keys], np.int32)

@@ -12,7 +12,7 @@ import pytest
 from settings import TINY
 
 from data import glyphs
-from experiments import averaging_study, femnist, run_folder
+from experiments import averaging_schemes, averaging_study, femnist, run_folder
 
 ROOT = Path(__file__).parents[1]
 FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("femnist.*.flags"))
@@ -296,10 +296,10 @@ def test_used_and_unwritable_work_folders_are_refused(run, tmp_path, capsys):
 
 def test_level_layouts():
     classic = (784, 300, 100, 62)
-    assert averaging_study.level_layout(classic, 80) == (784, 250, 80, 62)
-    assert averaging_study.level_layout(classic, 0) == (0, 0, 0, 0)
-    assert averaging_study.level_layout(classic, 100) == classic
-    assert averaging_study.level_layout((10, 20, 3), 50) == (10, 10, 3)
+    assert averaging_schemes.level_layout(classic, 80) == (784, 250, 80, 62)
+    assert averaging_schemes.level_layout(classic, 0) == (0, 0, 0, 0)
+    assert averaging_schemes.level_layout(classic, 100) == classic
+    assert averaging_schemes.level_layout((10, 20, 3), 50) == (10, 10, 3)
 
 
 def test_default_schemes_are_level_80_and_whole_layers(parse):

@@ -1,0 +1,68 @@
+"""The partial models of the studies: how the cells of the networks are cut up."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from p2pjax import InputError
+from p2pjax.slices import Layout, PartialModel, Scheme
+
+# Bouchra Pilet et al. round the first hidden layer of 300=100 in their own way.
+PAPER_HIDDEN = {
+    15: (50, 15),
+    30: (100, 30),
+    60: (200, 60),
+    70: (220, 70),
+    80: (250, 80),
+}
+
+
+def level_layout(network: Layout, level: int) -> Layout:
+    """Cells of the global model at an averaging level, in percent of a hidden layer.
+
+    The input and output cells are global, except at level 0, where nothing is.
+    """
+    if not 0 <= level <= 100:
+        raise InputError(f"Need levels from 0 to 100, got {level}.")
+    if level == 0:
+        return (0,) * len(network)
+    inputs, *hidden, outputs = network
+    if tuple(hidden) == (300, 100) and level in PAPER_HIDDEN:
+        return (inputs, *PAPER_HIDDEN[level], outputs)
+    return (inputs, *(round(cells * level / 100) for cells in hidden), outputs)
+
+
+def one_model(
+    network: Layout, cells: Layout, num_agents: int, group_size: int
+) -> Scheme:
+    """All agents have the same network; each group of agents shares one model."""
+    if group_size < 1 or num_agents % group_size:
+        raise InputError(
+            f"Need groups that divide the {num_agents} agents evenly, got groups of "
+            f"{group_size}."
+        )
+    if len(cells) == len(network) and any(np.greater(cells, network)):
+        raise InputError(
+            f"Layouts do not add up: {'-'.join(map(str, cells))} has more cells than "
+            f"{'='.join(map(str, network))}."
+        )
+    groups = np.arange(num_agents) // group_size
+    return within_groups(network, cells, groups)
+
+
+def within_groups(
+    network: Layout, cells: Layout, groups: np.ndarray | Sequence[int]
+) -> Scheme:
+    """Agents `[N]` with the same group share one model; who is alone shares nothing."""
+    models = tuple(
+        PartialModel(cells, tuple(np.flatnonzero(np.equal(groups, group)).tolist()))
+        for group in np.unique(groups)
+    )
+    shared = tuple(model for model in models if len(model.members) > 1 and any(cells))
+    return Scheme((network,) * len(groups), shared)
+
+
+def rest_of(network: Layout, cells: Layout, parts: int = 1) -> Layout:
+    """A `parts`-th of the hidden cells that a model leaves over."""
+    hidden = np.subtract(network, cells)[1:-1] // parts
+    return (0, *hidden.tolist(), 0)

@@ -1,0 +1,139 @@
+"""Partial averaging on MNIST with permuted labels (Bouchra Pilet et al. 2021, V.3).
+
+    python -m experiments.mnist --flagfile=experiments/flags/mnist.quick.flags
+
+Agents have disjoint blocks of the training digits; some of them have other labels for
+the same digits. A study compares averaging schemes (`mnist_studies`) and varies one
+thing, whose values `--values` lists.
+"""
+
+from functools import lru_cache, partial
+
+import numpy as np
+from absl import flags, logging
+
+from data import digits, mnist, npz
+from experiments import averaging_study, common, figures, mnist_studies
+from experiments.averaging_study import Case, run_study
+from p2pjax import InputError, partition, slices, tasks
+from p2pjax.data import Examples, World
+from p2pjax.slices import Layout
+
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(averaging_study)
+
+_STUDY = flags.DEFINE_enum(
+    "study", "level", list(mnist_studies.STUDIES), "What is compared."
+)
+_DATASET = flags.DEFINE_enum(
+    "dataset",
+    None,
+    ["digits", "mnist", "npz"],
+    "The 1797 small digits of scikit-learn (the default), MNIST in --data_dir, or your "
+    "own arrays x, y, user in the npz file --data_dir.",
+)
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 16, "Agents.", lower_bound=1)
+_TRAIN_SIZE = flags.DEFINE_integer(
+    "train_size", 3500, "Training examples per agent.", lower_bound=1
+)
+_TEST_SIZE = flags.DEFINE_integer(
+    "test_size", 1000, "Test examples, the same for all agents.", lower_bound=1
+)
+_NUM_PERMUTED = flags.DEFINE_integer(
+    "num_permuted", 7, "Agents with permuted labels, where the study does not say."
+)
+_NETWORK = flags.DEFINE_string(
+    "network",
+    None,
+    "Layout of every agent's network, as in 784=300=100=10; if not given, two hidden "
+    "layers of 300 and 100 between what the data needs.",
+)
+_LEVELS = flags.DEFINE_list(
+    "levels", ["0", "15", "30", "60", "80", "100"], "Averaging levels in percent."
+)
+_VALUES = flags.DEFINE_list(
+    "values",
+    None,
+    "Values of what the study varies: mini-batch sizes (level, semi_local, "
+    "semi_local_local), agents (peers), length of the label cycle (difference, "
+    "layouts), permuted agents (permuted), training examples (train_size), squared "
+    "drift in hundredths (drift), mini-batches of local training before the grouping "
+    "(auto, auto_rotated); the paper's if not given.",
+)
+_NEUTRAL_INPUT = flags.DEFINE_bool(
+    "neutral_input",
+    False,
+    "Input cells belong to no model, so that the weights between the input and a "
+    "semi-local cell are averaged without a declared dependency.",
+)
+
+
+def load_examples() -> Examples:
+    """The data set that the flags name."""
+    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
+    if dataset is None and data_dir is not None:
+        raise InputError(
+            "Got --data_dir without --dataset: add --dataset=mnist or --dataset=npz."
+        )
+    if dataset is None:
+        logging.info("No --dataset given: scikit-learn's small digits are used.")
+    if dataset in (None, "digits"):
+        return digits.load()
+    if data_dir is None:
+        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
+    return npz.load(data_dir) if dataset == "npz" else mnist.load(data_dir)
+
+
+def network_layout(examples: Examples) -> Layout:
+    """The network of every agent."""
+    if _NETWORK.value is not None:
+        return slices.network_layout(_NETWORK.value)
+    return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
+
+
+def make_blocks(
+    examples: Examples, run: int, num_agents: int, train_size: int
+) -> World:
+    """Shuffled and cut into blocks anew in every run; nobody's labels permuted yet."""
+    return partition.in_blocks(
+        examples,
+        np.random.default_rng([common.SEED.value, run]),
+        num_agents=num_agents,
+        train_size=train_size,
+        test_size=_TEST_SIZE.value,
+    )
+
+
+def make_cases(examples: Examples) -> list[Case]:
+    """The schemes that the study compares."""
+    network = network_layout(examples)
+    tasks.check_labels(examples.y, network[-1])
+    study = mnist_studies.STUDIES[_STUDY.value]
+    values = study.values
+    if _VALUES.value is not None:
+        values = tuple(common.integers("values", _VALUES.value))
+    return study.cases(
+        mnist_studies.Setup(
+            network=network,
+            num_agents=_NUM_AGENTS.value,
+            num_permuted=_NUM_PERMUTED.value,
+            train_size=_TRAIN_SIZE.value,
+            levels=tuple(common.integers("levels", _LEVELS.value)),
+            neutral_input=_NEUTRAL_INPUT.value,
+            # A run's blocks serve all schemes of a value.
+            blocks=lru_cache(common.NUM_RUNS.value)(partial(make_blocks, examples)),
+        ),
+        values,
+    )
+
+
+def main() -> None:
+    """Runs the study that the flags name."""
+    cases = make_cases(load_examples())
+    folder = run_study("mnist", cases)
+    mnist_studies.STUDIES[_STUDY.value].figure(folder)
+    figures.print_summary(folder)
+
+
+if __name__ == "__main__":
+    common.run(main)
