@@ -385,3 +385,35 @@ def runs(models: np.ndarray) -> Iterator[tuple[int, int]]:
     changes = np.flatnonzero((models[:, 1:] != models[:, :-1]).any(0)) + 1
     edges = [0, *changes.tolist(), models.shape[1]]
     return itertools.pairwise(edges)
+
+
+def auto(
+    network: Layout, shared: Layout, groups: np.ndarray, *, depends: bool = True
+) -> Scheme:
+    """A global model for all and, for every group, one of all other hidden cells.
+
+    Args:
+      network: of every agent.
+      shared: cells of the global model.
+      groups: `[N]` labels, such as from `grouping.groups`; who is alone in a group
+        keeps its other cells local, and so does everybody if all are in one.
+      depends: whether the models of the groups depend on the global one.
+    """
+    labels = np.asarray(groups)
+    if labels.ndim != 1 or len(labels) < 2:
+        raise InputError(
+            f"Need one group label for each of two or more agents, got {labels.shape}."
+        )
+    if len(shared) != len(network) or not any(shared) or any(np.less(network, shared)):
+        raise InputError(
+            f"Layouts do not add up: the global model {_dashed(shared)} must be a part "
+            f"of the network {'='.join(map(str, network))}, and not empty."
+        )
+    rest = (0, *np.subtract(network, shared)[1:-1].tolist(), 0)
+    models = [PartialModel(shared, tuple(range(len(labels))))]
+    for label in np.unique(labels):
+        members = tuple(np.flatnonzero(labels == label).tolist())
+        if 1 < len(members) < len(labels) and any(rest):
+            models.append(PartialModel(rest, members))
+    pairs = tuple((model, 0) for model in range(1, len(models))) if depends else ()
+    return Scheme((network,) * len(labels), tuple(models), pairs)
