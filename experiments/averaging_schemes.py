@@ -7,13 +7,17 @@ import numpy as np
 from p2pjax import InputError
 from p2pjax.slices import Layout, PartialModel, Scheme
 
-# Bouchra Pilet et al. round the first hidden layer of 300=100 in their own way.
-PAPER_HIDDEN = {
-    15: (50, 15),
-    30: (100, 30),
-    60: (200, 60),
-    70: (220, 70),
-    80: (250, 80),
+# Bouchra Pilet et al. round in their own way; their levels on 100=50=20=1 are called
+# 7, 15, 30 and 40, after the cells of the first hidden layer.
+PAPER_HIDDEN: dict[Layout, dict[int, Layout]] = {
+    (300, 100): {
+        15: (50, 15),
+        30: (100, 30),
+        60: (200, 60),
+        70: (220, 70),
+        80: (250, 80),
+    },
+    (50, 20): {15: (7, 3), 30: (15, 6), 60: (30, 12), 80: (40, 16)},
 }
 
 
@@ -27,9 +31,9 @@ def level_layout(network: Layout, level: int) -> Layout:
     if level == 0:
         return (0,) * len(network)
     inputs, *hidden, outputs = network
-    if tuple(hidden) == (300, 100) and level in PAPER_HIDDEN:
-        return (inputs, *PAPER_HIDDEN[level], outputs)
-    return (inputs, *(round(cells * level / 100) for cells in hidden), outputs)
+    rounded = tuple(round(cells * level / 100) for cells in hidden)
+    in_paper = PAPER_HIDDEN.get(tuple(hidden), {})
+    return (inputs, *in_paper.get(level, rounded), outputs)
 
 
 def one_model(

@@ -1,13 +1,14 @@
-"""Studies of partial averaging on multilayer perceptrons.
+"""Studies of partial averaging.
 
 A study is a list of cases; a run has the same initial weights in every case, and the
 same data unless the study varies it, so that differences between cases are differences
 between schemes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ import optax
 from absl import flags
 
 from experiments import common, runner
+from experiments.averaging_schemes import level_layout, one_model
 from p2pjax import (
     InputError,
     averaging,
@@ -32,7 +34,9 @@ from p2pjax.averaging import Averaging
 from p2pjax.data import World
 from p2pjax.models import mlp
 from p2pjax.simulate import Evaluate, on_test_sets
-from p2pjax.slices import Scheme
+from p2pjax.slices import Layout, Scheme, Wiring
+from p2pjax.tasks import Task
+from p2pjax.training import Learner
 from p2pjax.types import Array, Variables
 
 LOSSES = {
@@ -51,7 +55,9 @@ _LOSS = flags.DEFINE_enum(
     "loss", "squared_error", list(LOSSES), "Loss of the sigmoid outputs."
 )
 _SHARED_INIT = flags.DEFINE_bool(
-    "shared_init", True, "Start all agents from the same weights."
+    "shared_init",
+    None,
+    "Start all agents from the same weights: the default but for associative networks.",
 )
 _AVERAGE_EVERY = flags.DEFINE_integer(
     "average_every", 1, "Mini-batches between two averagings.", lower_bound=1
@@ -85,6 +91,8 @@ class Case(NamedTuple):
     make_world: Callable[[int], World]  # data of a run
     batch_size: int | None = None  # --batch_size if not given
     drift: float | None = None  # --drift if not given
+    runs: Sequence[int] | None = None  # all if not given
+    facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
 
 
 class Program(NamedTuple):
@@ -94,41 +102,76 @@ class Program(NamedTuple):
     evaluate: Evaluate
 
 
-def run_study(experiment: str, cases: Sequence[Case]) -> Path:
+def level_cases(
+    network: Layout,
+    levels: Sequence[int],
+    num_agents: int,
+    make_world: Callable[[int], World],
+    setting: dict[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> list[Case]:
+    """One global model of growing size; `setting` is what else the study varies."""
+    return [
+        Case(
+            f"level_{level}",
+            {"level": level} | (setting or {}),
+            one_model(network, level_layout(network, level), num_agents, num_agents),
+            make_world,
+            batch_size,
+        )
+        for level in levels
+    ]
+
+
+def run_study(
+    experiment: str,
+    cases: Sequence[Case],
+    build: Callable[[Case, World], Program] | None = None,
+) -> Path:
     """Runs every case `num_runs` times and fills the run folder.
 
     Cases with the same scheme, mini-batches and shapes share a compiled program.
 
+    Args:
+      experiment: its name.
+      cases: what is compared.
+      build: makes a program of a case and the data of its first run; multilayer
+        perceptrons if not given.
+
     Returns:
       The run folder.
     """
-    built: dict[Any, Program] = {}
+    programs: dict[Any, Program] = {}
     jobs = []
     for case in cases:
         world = case.make_world(0)
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(world))
         same = (case.scheme, case.batch_size, case.drift, shapes)
-        if same not in built:
-            built[same] = build_program(case, world)
-        for run in range(common.NUM_RUNS.value):
-            jobs.append(
-                runner.Job(
-                    scheme=case.name,
-                    setting=case.setting,
-                    run=run,
-                    algorithm=built[same].algorithm,
-                    evaluate=built[same].evaluate,
-                    make_world=partial(case.make_world, run),
-                )
+        if same not in programs:
+            programs[same] = (build or perceptron_program)(case, world)
+        program = programs[same]
+        jobs += [
+            runner.Job(
+                scheme=case.name,
+                setting=case.setting,
+                run=run,
+                algorithm=program.algorithm,
+                evaluate=program.evaluate,
+                make_world=partial(case.make_world, run),
+                facts=case.facts,
             )
+            for run in case.runs or range(common.NUM_RUNS.value)
+        ]
     summary = ("accuracy", "loss", "messages", "bytes")
     return runner.run_jobs(experiment, jobs, summary)
 
 
-def build_program(case: Case, world: World) -> Program:
-    """Everything that can be refused is refused here, before anything is written."""
-    if not 0 < _LEARNING_RATE.value < float("inf"):
-        raise InputError(f"Need a positive learning rate, got {_LEARNING_RATE.value}.")
+# Everything that can be refused is refused by the two functions below, before anything
+# is written.
+
+
+def perceptron_program(case: Case, world: World) -> Program:
+    """The paper's sigmoid network, trained by gradients."""
     widths = slices.widths(slices.align(slices.attach(case.scheme))[0])
     example_shape = world.train.examples["x"].shape[2:]
     if int(np.prod(example_shape)) != widths[0]:
@@ -137,10 +180,22 @@ def build_program(case: Case, world: World) -> Program:
             f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
         )
     task = tasks.classification(mlp.MLP(widths[1:]), example_shape, LOSSES[_LOSS.value])
-    learner = training.gradient_descent(task, optax.sgd(_LEARNING_RATE.value))
+    learner = training.gradient_descent(task, optax.sgd(learning_rate()))
     if _PER_SAMPLE.value:
         learner = training.per_sample(learner)
-    sharing = share(case.scheme, mlp.wiring(len(widths) - 1), task)
+    return averaging_program(case, task, learner, mlp.wiring(len(widths) - 1))
+
+
+def averaging_program(
+    case: Case, task: Task, learner: Learner, wiring: Wiring, shared_init: bool = True
+) -> Program:
+    """Partial averaging of any network and any way of learning.
+
+    Whether agents share their initial weights is up to the flag first.
+    """
+    if _SHARED_INIT.value is not None:
+        shared_init = _SHARED_INIT.value
+    sharing = share(case.scheme, wiring, task)
     algorithm = partial_averaging(
         task,
         learner,
@@ -149,7 +204,7 @@ def build_program(case: Case, world: World) -> Program:
         _averaging(len(case.scheme.networks)),
         average_every=_AVERAGE_EVERY.value,
         drift=_DRIFT.value if case.drift is None else case.drift,
-        shared_init=_SHARED_INIT.value,
+        shared_init=shared_init,
         agent_loop=common.agent_loop(),
     )
     on_own_tests = on_test_sets(task, common.agent_loop())
@@ -161,6 +216,13 @@ def build_program(case: Case, world: World) -> Program:
         }
 
     return Program(algorithm, evaluate)
+
+
+def learning_rate() -> float:
+    """The rate that the flags give."""
+    if not 0 < _LEARNING_RATE.value < float("inf"):
+        raise InputError(f"Need a positive learning rate, got {_LEARNING_RATE.value}.")
+    return _LEARNING_RATE.value
 
 
 def _averaging(num_agents: int) -> Averaging:

@@ -8,6 +8,7 @@ layer against whole layers) and `peers` (how many agents average together).
 
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 from absl import flags, logging
@@ -114,16 +115,8 @@ def network_layout(examples: Examples) -> Layout:
 
 def level_cases(network: Layout, worlds: Worlds) -> list[Case]:
     """P-F1: one global model of growing size."""
-    num_agents = _NUM_AGENTS.value
-    return [
-        Case(
-            f"level_{level}",
-            {"level": level},
-            one_model(network, level_layout(network, level), num_agents, num_agents),
-            worlds,
-        )
-        for level in common.integers("levels", _LEVELS.value)
-    ]
+    levels = common.integers("levels", _LEVELS.value)
+    return averaging_study.level_cases(network, levels, _NUM_AGENTS.value, worlds)
 
 
 def scheme_cases(network: Layout, worlds: Worlds) -> list[Case]:
@@ -166,7 +159,7 @@ def peers_cases(network: Layout, worlds: Worlds) -> list[Case]:
 
 
 STUDIES = {"level": level_cases, "scheme": scheme_cases, "peers": peers_cases}
-FIGURES = {
+FIGURES: dict[str, Callable[[Path], None]] = {
     "level": figures.accuracy_by_level,
     "scheme": figures.accuracy_by_round,
     "peers": partial(

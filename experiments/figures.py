@@ -19,6 +19,7 @@ from p2pjax import metrics
 
 # In the order of the paper's lines: pale to dark, so that "more" reads as "darker".
 COLORS = matplotlib.colormaps["viridis_r"]
+MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
 
 
@@ -40,6 +41,22 @@ def accuracy_by_level(folder: Path) -> None:
     figure, axes = _new_figure("averaging level (%)")
     _draw_all(axes, named, lambda row: row["setting"]["level"])
     _save(figure, axes, folder, "accuracy_by_level")
+
+
+def accuracy_by_hidden(folder: Path) -> None:
+    """Accuracy against global hidden cells; a panel per modified vector."""
+    rows = run_folder.read(folder)
+    panels = _grouped(rows, lambda row: row["setting"]["modified"])
+    figure = Figure(figsize=(4 * len(panels) + 2, 4), layout="constrained")
+    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (modified, same) in zip(every, panels.items(), strict=True):
+        lines = _grouped(same, lambda row: f"{row['round']} mini-batches")
+        _draw_all(axes, lines, lambda row: row["setting"]["hidden"])
+        axes.set_title(f"vector {modified} modified")
+        axes.set_xlabel("global hidden cells")
+        axes.grid(alpha=0.3)
+    every[0].set_ylabel("accuracy, mean over agents")
+    _save(figure, every[-1], folder, "accuracy_by_hidden")
 
 
 def accuracy_by_round(folder: Path) -> None:
@@ -83,7 +100,10 @@ def print_summary(folder: Path) -> None:
 
 
 def _shown_rounds(rows: list[Row]) -> list[int]:
+    """All numbers of mini-batches if they are few, else the usual ones and the last."""
     evaluated = {row["round"] for row in rows}
+    if len(evaluated) <= MAX_LINES:
+        return sorted(evaluated)
     return sorted({max(evaluated)} | evaluated.intersection(REFERENCE_ROUNDS))
 
 

@@ -13,7 +13,13 @@ import numpy as np
 from absl import flags, logging
 
 from data import digits, mnist, npz
-from experiments import averaging_study, common, figures, mnist_studies
+from experiments import (
+    averaging_study,
+    common,
+    figures,
+    mnist_auto,
+    mnist_studies,
+)
 from experiments.averaging_study import Case, run_study
 from p2pjax import InputError, partition, slices, tasks
 from p2pjax.data import Examples, World
@@ -22,9 +28,8 @@ from p2pjax.slices import Layout
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
 
-_STUDY = flags.DEFINE_enum(
-    "study", "level", list(mnist_studies.STUDIES), "What is compared."
-)
+STUDIES = mnist_studies.STUDIES | mnist_auto.STUDIES
+_STUDY = flags.DEFINE_enum("study", "level", list(STUDIES), "What is compared.")
 _DATASET = flags.DEFINE_enum(
     "dataset",
     None,
@@ -108,7 +113,7 @@ def make_cases(examples: Examples) -> list[Case]:
     """The schemes that the study compares."""
     network = network_layout(examples)
     tasks.check_labels(examples.y, network[-1])
-    study = mnist_studies.STUDIES[_STUDY.value]
+    study = STUDIES[_STUDY.value]
     values = study.values
     if _VALUES.value is not None:
         values = tuple(common.integers("values", _VALUES.value))
@@ -131,7 +136,7 @@ def main() -> None:
     """Runs the study that the flags name."""
     cases = make_cases(load_examples())
     folder = run_study("mnist", cases)
-    mnist_studies.STUDIES[_STUDY.value].figure(folder)
+    STUDIES[_STUDY.value].figure(folder)
     figures.print_summary(folder)
 
 

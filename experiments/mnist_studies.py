@@ -20,8 +20,8 @@ from experiments.averaging_schemes import (
     rest_of,
     within_groups,
 )
-from experiments.averaging_study import Case
-from p2pjax import InputError, partition
+from experiments.averaging_study import Case, level_cases
+from p2pjax import InputError, partition, slices
 from p2pjax.data import World
 from p2pjax.slices import Layout, PartialModel, Scheme
 
@@ -95,17 +95,10 @@ def at_levels(
     batch_size: int | None = None,
 ) -> list[Case]:
     """One global model of growing size."""
-    network, num_agents = setup.network, len(tables)
-    return [
-        Case(
-            f"level_{level}",
-            {"level": level} | setting,
-            one_model(network, level_layout(network, level), num_agents, num_agents),
-            partial(permuted_world, setup, tables, train_size),
-            batch_size,
-        )
-        for level in setup.levels
-    ]
+    worlds = partial(permuted_world, setup, tables, train_size)
+    return level_cases(
+        setup.network, setup.levels, len(tables), worlds, setting, batch_size
+    )
 
 
 def level(setup: Setup, batch_sizes: tuple[int, ...]) -> list[Case]:
@@ -136,30 +129,30 @@ def peers(setup: Setup, sizes: tuple[int, ...]) -> list[Case]:
     ]
 
 
-def semi_local(setup: Setup, batch_sizes: tuple[int, ...]) -> list[Case]:
-    """P-M4: all permutations of the last three classes, the same number of agents each.
+def all_orders(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
+    """Tables `[N, k]` and groups `[N]`: all permutations of the last three classes.
 
-    Agents with the same permutation can share a semi-local model.
+    As many agents, with neighbouring numbers, have each of the six.
     """
-    orders = list(
-        itertools.permutations(range(setup.network[-1] - 3, setup.network[-1]))
-    )
+    num_classes = setup.network[-1]
+    orders = list(itertools.permutations(range(num_classes - 3, num_classes)))
     if setup.num_agents % len(orders):
         raise InputError(
             f"Need a multiple of {len(orders)} agents, as many for every permutation, "
             f"got {setup.num_agents}."
         )
     groups = np.repeat(np.arange(len(orders)), setup.num_agents // len(orders))
-    tables = np.tile(np.arange(setup.network[-1]), (setup.num_agents, 1))
+    tables = np.tile(np.arange(num_classes), (setup.num_agents, 1))
     tables[:, -3:] = np.asarray(orders)[groups]
+    return tables, groups
+
+
+def semi_local(setup: Setup, batch_sizes: tuple[int, ...]) -> list[Case]:
+    """P-M4: agents with the same permutation can share a semi-local model."""
+    tables, groups = all_orders(setup)
     shared = level_layout(setup.network, 80)
-    semi_local_models = tuple(
-        PartialModel(
-            rest_of(setup.network, shared), tuple(np.flatnonzero(groups == g).tolist())
-        )
-        for g in range(len(orders))
-    )
-    return _compare(setup, tables, groups, 80, semi_local_models, batch_sizes)
+    scheme = slices.auto(setup.network, shared, groups)
+    return _compare(setup, tables, groups, 80, scheme.models[1:], batch_sizes)
 
 
 def semi_local_local(setup: Setup, batch_sizes: tuple[int, ...]) -> list[Case]:

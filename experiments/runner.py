@@ -6,9 +6,10 @@ resumed run ends with the bytes of one that never stopped.
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -32,11 +33,17 @@ class Job(NamedTuple):
     algorithm: Algorithm
     evaluate: Evaluate  # names an `accuracy` among its values
     make_world: Callable[[], World]
+    facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
 
     @property
     def key(self) -> jax.Array:
         """Runs differ in their key, schemes do not."""
-        return jax.random.fold_in(jax.random.key(common.SEED.value), self.run)
+        return run_key(self.run)
+
+
+def run_key(run: int) -> jax.Array:
+    """Of everything random in a run, but for its data."""
+    return jax.random.fold_in(jax.random.key(common.SEED.value), run)
 
 
 class Done(NamedTuple):
@@ -151,6 +158,7 @@ def _row(job: Job, done: Done, snapshot: Snapshot) -> Row:
         "train_loss": snapshot.info.train_loss[-1].mean(),
         "messages": done.messages,
         "bytes": done.payload * metrics.BYTES_PER_PARAMETER,
+        **job.facts,
         "agent_accuracy": snapshot.metrics["accuracy"],
     }
 

@@ -48,9 +48,8 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
         return mixing.where_agents(mixing.group_has(asking, owner), mean)
 
     def links_fn(asking: Array | tuple[()], owner: np.ndarray) -> Array:
-        if isinstance(asking, tuple):
-            linked = jnp.asarray(owner != LOCAL)
-        else:
+        linked: Array = jnp.asarray(owner != LOCAL)
+        if not isinstance(asking, tuple):
             linked = mixing.group_has(asking, owner)
         return linked[:, None]  # one link, to the server
 

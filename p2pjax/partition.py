@@ -1,5 +1,7 @@
 """Host-side splits: labelled examples -> the agents' worlds."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from p2pjax.data import AgentData, Examples, World, stack_agents
@@ -129,10 +131,7 @@ def relabel(world: World, tables: np.ndarray) -> World:
         y = np.take_along_axis(tables, np.asarray(split.examples["y"]), axis=1)
         return split._replace(examples={**split.examples, "y": y})
 
-    return World(
-        *(changed(split) for split in (world.train, world.valid, world.test)),
-        cluster=_numbered(tables),
-    )
+    return _every_split(changed, world, _numbered(tables))
 
 
 def rotate(world: World, quarter_turns: np.ndarray) -> World:
@@ -149,9 +148,14 @@ def rotate(world: World, quarter_turns: np.ndarray) -> World:
         turned = [np.rot90(own, k, (1, 2)) for own, k in zip(x, turns, strict=True)]
         return split._replace(examples={**split.examples, "x": np.stack(turned)})
 
+    return _every_split(changed, world, _numbered(turns[:, None]))
+
+
+def _every_split(
+    changed: Callable[[AgentData], AgentData], world: World, cluster: np.ndarray
+) -> World:
     return World(
-        *(changed(split) for split in (world.train, world.valid, world.test)),
-        cluster=_numbered(turns[:, None]),
+        changed(world.train), changed(world.valid), changed(world.test), cluster
     )
 
 

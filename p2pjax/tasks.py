@@ -26,14 +26,28 @@ class Task(NamedTuple):
 
 def squared_error(logits: Array, labels: Array) -> Array:
     """Half the squared distance of sigmoid outputs to the one-hot label."""
-    target = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    target = _target(logits, labels)
     return jnp.square(jax.nn.sigmoid(logits) - target).sum(-1) / 2
 
 
 def binary_cross_entropy(logits: Array, labels: Array) -> Array:
     """Cross-entropy of every sigmoid output against the one-hot label, summed."""
-    target = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    target = _target(logits, labels)
     return optax.sigmoid_binary_cross_entropy(logits, target).sum(-1)
+
+
+def _target(logits: Array, labels: Array) -> Array:
+    """One-hot labels; a single output is the second of two classes."""
+    if logits.shape[-1] == 1:
+        return labels[:, None].astype(logits.dtype)
+    return jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+
+
+def predicted(logits: Array) -> Array:
+    """The most active output; a single output decides between two classes."""
+    if logits.shape[-1] == 1:
+        return (logits[..., 0] > 0).astype(jnp.int32)
+    return logits.argmax(-1)
 
 
 def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
@@ -70,7 +84,7 @@ def classification(
     def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         logits = apply(variables, batch["x"])
         valid = batch["valid"].astype(logits.dtype)
-        right = (logits.argmax(-1) == batch["y"]).astype(logits.dtype)
+        right = (predicted(logits) == batch["y"]).astype(logits.dtype)
         losses = loss(logits, batch["y"])
         return {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),
@@ -87,8 +101,9 @@ def as_float(x: Array) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
-def check_labels(labels: Array, num_classes: int) -> None:
+def check_labels(labels: Array, num_outputs: int) -> None:
     """Refuses labels the network has no output for (host side)."""
+    num_classes = max(2, num_outputs)  # see `predicted`
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise InputError(
             f"Need labels from 0 to {num_classes - 1}, one per output of the network, "

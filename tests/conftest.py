@@ -1,16 +1,18 @@
 """Strict JAX settings for every test; real data; experiments inside the process."""
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
 
+import experiment_modules
 import jax
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 from hypothesis import settings
 
-from experiments import common, femnist
+from experiments import common
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -38,14 +40,17 @@ def real_data() -> Path:
 
 @pytest.fixture
 def parse():
-    """Parses a command line as a fresh process would."""
-    with flagsaver.flagsaver():
+    """Parses a command line as a fresh process of the experiment would."""
+    with contextlib.ExitStack() as stack:
 
-        def parse_and_settle(*args):
+        def parse_and_settle(*args, experiment="femnist"):
+            stack.close()  # of an earlier command line
+            stack.enter_context(experiment_modules.flags_of(experiment))
+            stack.enter_context(flagsaver.flagsaver())
             for name in flags.FLAGS:
                 if flags.FLAGS[name].present:
                     flags.FLAGS[name].unparse()
-            common.parse_flags(["femnist", *args])
+            common.parse_flags([experiment, *args])
             common.settle_defaults()
 
         yield parse_and_settle
@@ -53,12 +58,12 @@ def parse():
 
 @pytest.fixture
 def run(parse, tmp_path):
-    """Runs the FEMNIST experiment and returns its folder."""
+    """Runs an experiment and returns its folder."""
 
-    def run_femnist(*args, workdir="run"):
+    def run_experiment(*args, workdir="run", experiment="femnist"):
         folder = tmp_path / workdir
-        parse(*args, f"--workdir={folder}")
-        common.guarded(femnist.main)
+        parse(*args, f"--workdir={folder}", experiment=experiment)
+        common.guarded(experiment_modules.MODULES[experiment].main)
         return folder
 
-    return run_femnist
+    return run_experiment

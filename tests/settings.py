@@ -10,3 +10,15 @@ TINY = (
     "--num_rounds=3",
     "--eval_every=2",
 )
+
+TINY_DIGITS = (
+    "--network=64=12=8=10",
+    "--num_agents=4",
+    "--num_permuted=1",
+    "--train_size=20",
+    "--test_size=20",
+    "--batch_size=5",
+    "--levels=0,60",
+    "--num_rounds=3",
+    "--eval_every=2",
+)

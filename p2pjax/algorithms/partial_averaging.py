@@ -136,7 +136,7 @@ def partial_averaging(
                     reference,
                     params,
                     sharing.plan,
-                    lambda owner: averaging.links(used, owner).any(1),
+                    lambda owner: jnp.any(averaging.links(used, owner), axis=1),
                 )
             return params, reference, *traffic(averaging, used, sharing.plan)
 

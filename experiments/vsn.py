@@ -1,0 +1,97 @@
+"""Partial averaging on the vehicle sensor network (Bouchra Pilet et al. 2021, V.4).
+
+    python -m experiments.vsn --flagfile=experiments/flags/vsn.quick.flags
+
+Every agent is a sensor that tells two kinds of vehicle apart by what it hears and
+feels; the study varies how much of the network is global.
+"""
+
+from functools import cache
+
+import numpy as np
+from absl import flags, logging
+
+from data import npz, vsn
+from experiments import averaging_study, common, figures
+from experiments.averaging_study import Case, level_cases, run_study
+from p2pjax import InputError, partition, slices, tasks
+from p2pjax.data import Examples, World
+
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(averaging_study)
+
+_DATASET = flags.DEFINE_enum(
+    "dataset",
+    None,
+    ["synthetic", "vsn", "npz"],
+    "Generated sensors (the default), the vehicle sensor network in --data_dir, or "
+    "your own arrays x, y, user in the npz file --data_dir.",
+)
+_NUM_AGENTS = flags.DEFINE_integer(
+    "num_agents", 16, "Sensors, one per agent.", lower_bound=1
+)
+_TRAIN_SIZE = flags.DEFINE_integer(
+    "train_size", 50, "Training examples per agent.", lower_bound=1
+)
+_TEST_SIZE = flags.DEFINE_integer(
+    "test_size", 200, "Test examples per agent.", lower_bound=1
+)
+_NETWORK = flags.DEFINE_string(
+    "network", "100=50=20=1", "Layout of every agent's network."
+)
+_LEVELS = flags.DEFINE_list(
+    "levels", ["0", "15", "30", "60", "80", "100"], "Averaging levels in percent."
+)
+_STANDARDIZE = flags.DEFINE_bool(
+    "standardize",
+    False,
+    "Centre and scale every feature by the agent's own training examples.",
+)
+
+
+def load_examples() -> Examples:
+    """The data set that the flags name."""
+    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
+    if dataset is None and data_dir is not None:
+        raise InputError(
+            "Got --data_dir without --dataset: add --dataset=vsn or --dataset=npz."
+        )
+    if dataset is None:
+        logging.info("No --dataset given: generated sensors are used.")
+    if dataset in (None, "synthetic"):
+        size = _TRAIN_SIZE.value + _TEST_SIZE.value
+        return vsn.synthetic(_NUM_AGENTS.value, size, seed=common.SEED.value)
+    if data_dir is None:
+        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
+    return npz.load(data_dir) if dataset == "npz" else vsn.load(data_dir)
+
+
+def make_cases(examples: Examples) -> list[Case]:
+    """The levels that are compared."""
+    network = slices.network_layout(_NETWORK.value)
+    tasks.check_labels(examples.y, network[-1])
+
+    @cache
+    def make_world(run: int) -> World:
+        world = partition.by_user(
+            examples,
+            np.random.default_rng([common.SEED.value, run]),
+            num_agents=_NUM_AGENTS.value,
+            train_size=_TRAIN_SIZE.value,
+            test_size=_TEST_SIZE.value,
+        )
+        return vsn.standardize(world) if _STANDARDIZE.value else world
+
+    levels = common.integers("levels", _LEVELS.value)
+    return level_cases(network, levels, _NUM_AGENTS.value, make_world)
+
+
+def main() -> None:
+    """Runs the study."""
+    folder = run_study("vsn", make_cases(load_examples()))
+    figures.accuracy_by_level(folder)
+    figures.print_summary(folder)
+
+
+if __name__ == "__main__":
+    common.run(main)
