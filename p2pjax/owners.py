@@ -169,6 +169,25 @@ def permute_cells(
     return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
+def check_parts(cells: Cells, wiring: Wiring) -> None:
+    """Refuses agents that lack a whole part, unless the network is a chain of layers.
+
+    Dense layers (`models.mlp`) pass their input on where they are absent;
+    convolutions, recurrent units, heads and feed-forward units cannot.
+    """
+    chain = {axes for part in range(len(cells)) for axes in ((part,), (part - 1, part))}
+    if chain.issuperset(wiring.values()):
+        return
+    for part, models in enumerate(cells):
+        lacking = np.flatnonzero(slices.lacks_part(models)).tolist()
+        if lacking:
+            raise InputError(
+                f"Need at least one cell of every part in every agent, got none of "
+                f"part {part} in agents {lacking}: only the layers of an MLP can be "
+                "left out."
+            )
+
+
 def leaves_with_paths(tree: PyTree) -> list[tuple[str, PyTree]]:
     """Leaves in order, each with a path such as `layer_1/kernel`."""
     return [

@@ -46,7 +46,9 @@ def share(scheme: Scheme, wiring: Wiring, task: Task) -> Sharing:
 
     Build the task's network with `slices.widths(align(attach(scheme))[0])`.
     """
-    cells, order = slices.align(slices.attach(scheme))
+    attached = slices.attach(scheme)
+    owners.check_parts(attached, wiring)
+    cells, order = slices.align(attached)
     shapes = jax.eval_shape(task.init, jax.random.key(0)).params
     return Sharing(cells, order, wiring, owners.mix_plan(scheme, cells, wiring, shapes))
 
@@ -141,7 +143,7 @@ def partial_averaging(
             return params, reference, *traffic(averaging, used, sharing.plan)
 
         def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
-            none = jnp.zeros(num_members)
+            none = jnp.zeros(num_members, jnp.float32)
             return params, reference, none, none
 
         before = variables.params, state.reference

@@ -5,18 +5,16 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import jax.numpy as jnp
 
-from p2pjax.types import Array, PyTree
-
-ABSENT_LOGIT = -30.0  # an output cell that an agent lacks never wins nor learns
+from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
+from p2pjax.slices import Wiring
+from p2pjax.types import Array
 
 
 class MLP(nn.Module):
     """Dense layers `layer_1` .. `layer_L`; the last one gives logits.
 
-    Agents with fewer cells than the stacked arrays hold carry a collection `cells`
-    (`slices.cell_masks`): per layer the mask of the cells they have and whether they
-    have the layer at all. A cell that is absent outputs zero, so none of its weights
-    ever changes; a layer that is absent passes its input on.
+    Agents may have fewer cells than the stacked arrays hold (`models.cells`); a layer
+    that is absent altogether passes its input on.
 
     Attributes:
       features: cells of every layer, without the input.
@@ -35,20 +33,17 @@ class MLP(nn.Module):
                 kernel_init=nn.initializers.glorot_uniform(),
                 name=f"layer_{layer}",
             )(hidden)
-            is_last = layer == len(self.features)
-            if not is_last:
-                output = self.activation(output)
-            if self.has_variable("cells", f"layer_{layer}"):
-                cells: PyTree = self.get_variable("cells", f"layer_{layer}")
-                missing = ABSENT_LOGIT if is_last else 0.0
-                output = jnp.where(cells["mask"][None], output, missing)
-                if not is_last:
-                    output = jnp.where(cells["present"], output, _fit(hidden, features))
+            cells = held(self, layer)
+            if layer == len(self.features):
+                return without_missing(output, cells, missing=ABSENT_LOGIT)
+            output = without_missing(self.activation(output), cells)
+            if cells is not None:
+                output = jnp.where(cells.present, output, _fit(hidden, features))
             hidden = output
         return hidden
 
 
-def wiring(num_layers: int) -> dict[str, tuple[int | None, ...]]:
+def wiring(num_layers: int) -> Wiring:
     """Which part's cells lie along which axis of which leaf; part 0 is the input."""
     return {
         f"layer_{layer}/{leaf}": parts
