@@ -40,8 +40,14 @@ class World(NamedTuple):
     cluster: Array  # [N] int32, ground-truth group or zeros
 
 
-# Which of its examples ONE agent takes in one step: (key, step, size) -> [B].
-Sampler = Callable[[Key, Array, Array], Array]
+class Draw(NamedTuple):
+    """Which of its examples ONE agent takes in one step."""
+
+    indices: Array  # [B]
+    valid: Array  # [B]; a short batch is filled up
+
+
+Sampler = Callable[[Key, Array, Array], Draw]  # of (key, step, number of examples)
 
 
 def cyclic_window(batch_size: int) -> Sampler:
@@ -51,30 +57,64 @@ def cyclic_window(batch_size: int) -> Sampler:
     """
     _check_batch_size(batch_size)
 
-    def sample(key: Key, step: Array, size: Array) -> Array:
+    def sample(key: Key, step: Array, size: Array) -> Draw:
         del key
         # step * batch_size, reduced first: only size * batch_size must fit 31 bits
         start = (step % size) * (batch_size % size)
-        return (start + jnp.arange(batch_size, dtype=jnp.int32)) % size
+        indices = (start + jnp.arange(batch_size, dtype=jnp.int32)) % size
+        return Draw(indices, jnp.ones(batch_size, bool))
 
     return sample
+
+
+def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
+    """Passes over all examples, each in a new order; the last batch may be short.
+
+    The orders depend on the step only, and are the same for all agents: shuffle the
+    examples beforehand (`partition` does), then they differ between agents and runs.
+
+    Args:
+      batch_size: B.
+      max_size: examples of the largest agent, M.
+    """
+    _check_batch_size(batch_size)
+
+    def sample(key: Key, step: Array, size: Array) -> Draw:
+        del key
+        num_steps = steps_per_epoch(size, batch_size)
+        epoch, position = step // num_steps, step % num_steps
+        draws = jax.random.uniform(
+            jax.random.fold_in(jax.random.key(0), epoch), (max_size,)
+        )
+        order = jnp.argsort(jnp.where(jnp.arange(max_size) < size, draws, 2.0))
+        places = position * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        valid = places < size
+        return Draw(order[jnp.where(valid, places, 0)], valid)
+
+    return sample
+
+
+def steps_per_epoch(size: Array, batch_size: int) -> Array:
+    """Mini-batches in one pass over `size` examples."""
+    return (size + batch_size - 1) // batch_size
 
 
 def with_replacement(batch_size: int) -> Sampler:
     """Independent uniform draws."""
     _check_batch_size(batch_size)
 
-    def sample(key: Key, step: Array, size: Array) -> Array:
+    def sample(key: Key, step: Array, size: Array) -> Draw:
         del step
-        return jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        indices = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
+        return Draw(indices, jnp.ones(batch_size, bool))
 
     return sample
 
 
-def take_batch(examples: Mapping[str, Array], indices: Array) -> Batch:
-    """The batch of ONE agent: `examples` leaves `[M, ...]`, `indices` `[B]`."""
-    batch = {name: jnp.asarray(leaf)[indices] for name, leaf in examples.items()}
-    return {**batch, "valid": jnp.ones(indices.shape, bool)}
+def take_batch(examples: Mapping[str, Array], draw: Draw) -> Batch:
+    """The batch of ONE agent; leaves of `examples` are `[M, ...]`."""
+    batch = {name: jnp.asarray(leaf)[draw.indices] for name, leaf in examples.items()}
+    return {**batch, "valid": draw.valid}
 
 
 def whole_set(examples: Mapping[str, Array], size: Array) -> Batch:

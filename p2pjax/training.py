@@ -3,7 +3,7 @@
 Nothing here assumes gradients: `gradient_descent` is one learner among others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ class Extra(NamedTuple):
     """What else a step of one agent may depend on; None where unused."""
 
     rate: Array | None = None  # scales this agent's updates
+    frozen: Mapping[str, Array] | None = None  # parts of the parameters that stay
 
 
 class Learner(NamedTuple):
@@ -36,7 +37,13 @@ class Learner(NamedTuple):
 
 
 def gradient_descent(task: Task, optimizer: optax.GradientTransformation) -> Learner:
-    """One optimizer step on the mean loss of the batch."""
+    """One optimizer step on the mean loss of the batch.
+
+    Parts of the parameters (their top-level names) that `Extra.frozen` names change
+    neither their values nor what the optimizer remembers of them; what the loss itself
+    keeps up to date, such as batch-norm statistics, goes on. Use it with optimizers
+    made by `by_part`.
+    """
 
     def init_fn(variables: Variables) -> PyTree:
         return optimizer.init(variables.params)
@@ -50,14 +57,61 @@ def gradient_descent(task: Task, optimizer: optax.GradientTransformation) -> Lea
         (loss, stats), gradient = jax.value_and_grad(loss_of, has_aux=True)(
             variables.params
         )
-        updates, opt_state = optimizer.update(gradient, opt_state, variables.params)
+        updates, new_state = optimizer.update(gradient, opt_state, variables.params)
         if extra.rate is not None:
             rate = extra.rate
             updates = jax.tree.map(lambda u: u * rate.astype(u.dtype), updates)
         params = optax.apply_updates(variables.params, updates)
-        return Variables(params, stats), opt_state, loss
+        if extra.frozen is not None:
+            params = _keep(extra.frozen, variables.params, params)
+            new_state = _keep(extra.frozen, opt_state, new_state)
+        return Variables(params, stats), new_state, loss
 
     return Learner(init_fn, step_fn)
+
+
+def by_part(
+    optimizer: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+    """Keeps the state of every top-level part of the parameters on its own.
+
+    So the steps of a part that is frozen for a while are not counted. Optimizers that
+    look at all parameters together (clipping by the global norm) see one part each.
+    """
+
+    def init_fn(params: PyTree) -> PyTree:
+        return {name: optimizer.init(part) for name, part in params.items()}
+
+    def update_fn(
+        updates: PyTree, state: PyTree, params: PyTree | None = None
+    ) -> tuple[PyTree, PyTree]:
+        done = {
+            name: optimizer.update(
+                part, state[name], None if params is None else params[name]
+            )
+            for name, part in updates.items()
+        }
+        return (
+            {name: update for name, (update, _) in done.items()},
+            {name: state for name, (_, state) in done.items()},
+        )
+
+    return optax.GradientTransformation(init_fn, update_fn)
+
+
+def _keep(frozen: Mapping[str, Array], old: PyTree, new: PyTree) -> PyTree:
+    """The old values of frozen parts."""
+
+    def part_of(name: str) -> PyTree:
+        if name not in frozen:
+            return new[name]
+        return jax.tree.map(
+            lambda before, after: jnp.where(frozen[name], before, after),
+            old[name],
+            new[name],
+        )
+
+    return {name: part_of(name) for name in new}
 
 
 def per_sample(learner: Learner) -> Learner:
@@ -107,21 +161,17 @@ def local_training(
     ) -> tuple[Variables, PyTree, Array]:
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
             key, examples, size, extra = inputs
-
-            def one_step(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
-                step, key = inputs
-                key_sample, key_step = jax.random.split(key)
-                batch = take_batch(examples, sampler(key_sample, step, size))
-                variables, opt_state = carry
-                variables, opt_state, loss = learner.step(
-                    key_step, variables, opt_state, batch, extra
-                )
-                return (variables, opt_state), loss
-
-            steps = first_step + jnp.arange(num_steps, dtype=jnp.int32)
-            keys = jax.random.split(key, num_steps)
-            carry, losses = jax.lax.scan(one_step, carry, (steps, keys))
-            return carry, losses.mean()
+            return take_steps(
+                learner,
+                sampler,
+                key,
+                examples,
+                size,
+                extra,
+                carry,
+                first_step,
+                num_steps,
+            )
 
         keys = jax.random.split(key, data.size.shape[0])
         carry, losses = map_agents(one_agent, agent_loop)(
@@ -130,6 +180,37 @@ def local_training(
         return *carry, losses
 
     return train
+
+
+def take_steps(
+    learner: Learner,
+    sampler: Sampler,
+    key: Key,
+    examples: Mapping[str, Array],
+    size: Array,
+    extra: Extra,
+    carry: tuple[Variables, PyTree],
+    first_step: Array,
+    num_steps: Array | int,
+) -> tuple[tuple[Variables, PyTree], Array]:
+    """`num_steps` steps of ONE agent, as many as its own data asks for if traced.
+
+    Returns:
+      Variables and optimizer state, and the mean loss.
+    """
+
+    def one_step(step: Array, state: PyTree) -> PyTree:
+        (variables, opt_state), total = state
+        key_sample, key_step = jax.random.split(jax.random.fold_in(key, step))
+        draw = sampler(key_sample, first_step + step, size)
+        variables, opt_state, loss = learner.step(
+            key_step, variables, opt_state, take_batch(examples, draw), extra
+        )
+        return (variables, opt_state), total + loss.astype(total.dtype)
+
+    start = carry, jnp.zeros((), jnp.float32)
+    carry, total = jax.lax.fori_loop(0, num_steps, one_step, start)
+    return carry, total / jnp.maximum(num_steps, 1).astype(jnp.float32)
 
 
 def map_agents(

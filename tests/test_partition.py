@@ -115,7 +115,7 @@ def test_cyclic_window_uses_examples_evenly(size, batch_size, step):
     indices = np.asarray(
         data.cyclic_window(batch_size)(
             jax.random.key(0), np.int32(step), np.int32(size)
-        )
+        ).indices
     )
     expected = (step * batch_size + np.arange(batch_size)) % size
     np.testing.assert_array_equal(indices, expected)
@@ -124,6 +124,6 @@ def test_cyclic_window_uses_examples_evenly(size, batch_size, step):
 def test_with_replacement_stays_within_an_agents_examples():
     draw = jax.vmap(data.with_replacement(8), (0, None, None))
     keys = jax.random.split(jax.random.key(0), 200)
-    indices = np.asarray(draw(keys, jnp.int32(0), jnp.int32(3)))
+    indices = np.asarray(draw(keys, jnp.int32(0), jnp.int32(3)).indices)
     assert set(indices.ravel().tolist()) == {0, 1, 2}
     assert len(np.unique(indices, axis=0)) > 100

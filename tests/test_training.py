@@ -102,14 +102,16 @@ def test_per_sample_takes_one_step_per_example():
     learner = training.gradient_descent(task, optax.sgd(0.1))
     one = jax.tree.map(lambda leaf: leaf[0], variables)
     examples = {name: leaf[0] for name, leaf in agents.examples.items()}
-    batch = data.take_batch(examples, jnp.arange(3))
+    everything = jnp.ones(3, bool)
+    batch = data.take_batch(examples, data.Draw(jnp.arange(3), everything))
     state = learner.init(one)
     together, _, loss = training.per_sample(learner).step(
         jax.random.key(0), one, state, batch, Extra()
     )
     losses = []
     for i in range(3):
-        single = data.take_batch(examples, jnp.asarray([i]))
+        draw = data.Draw(jnp.asarray([i]), everything[:1])
+        single = data.take_batch(examples, draw)
         one, state, single_loss = learner.step(
             jax.random.key(0), one, state, single, Extra()
         )
@@ -184,3 +186,84 @@ def test_norm_and_disagreement():
         )
     )
     assert metrics.disagreement(params, plan).tolist() == [2, 0]
+
+
+def test_shuffled_epochs_use_every_example_once_per_pass():
+    """Also where agents have different sizes and the last batch is short."""
+    sampler = data.shuffled_epochs(4, 11)
+    for size in (1, 4, 7, 11):
+        num_steps = int(data.steps_per_epoch(size, 4))
+        assert num_steps == -(-size // 4)
+        orders = []
+        for epoch in range(2):
+            draws = [
+                sampler(jax.random.key(9), jnp.int32(epoch * num_steps + s), size)
+                for s in range(num_steps)
+            ]
+            used = np.concatenate([d.indices[d.valid] for d in draws])
+            assert sorted(used.tolist()) == list(range(size))
+            orders.append(used.tolist())
+        assert size < 4 or orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("agent_loop", [training.VMAP, training.IN_PLACE])
+def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
+    sizes = np.asarray([9, 3, 5, 4, 1, 2, 8], np.int32)
+    task, agents, variables = setup(np.random.default_rng(0), sizes)
+    learner = training.gradient_descent(task, optax.sgd(0.1))
+    sampler = data.shuffled_epochs(2, 9)
+
+    def epoch(carry, inputs):
+        key, examples, size = inputs
+        num_steps = data.steps_per_epoch(size, 2)
+        return training.take_steps(
+            learner, sampler, key, examples, size, Extra(), carry, 0 * size, num_steps
+        )
+
+    keys = jax.random.split(jax.random.key(0), 7)
+    state = jax.vmap(learner.init)(variables)
+    (found, _), _ = map_agents(epoch, agent_loop)(
+        (variables, state), (keys, agents.examples, agents.size)
+    )
+    for agent in (0, 3):
+        one = jax.tree.map(lambda leaf: leaf[agent], variables)  # noqa: B023
+        state = learner.init(one)
+        examples = {name: leaf[agent] for name, leaf in agents.examples.items()}
+        size = int(agents.size[agent])
+        for step in range(-(-size // 2)):
+            draw = sampler(keys[0], jnp.int32(step), size)
+            batch = data.take_batch(examples, draw)
+            one, state, _ = learner.step(keys[0], one, state, batch, Extra())
+        for a, b in zip(*map(jax.tree.leaves, (found, one)), strict=True):
+            np.testing.assert_allclose(a[agent], b, rtol=1e-5, atol=1e-6)
+
+
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_frozen_parts_keep_values_and_optimizer_state():
+    task, agents, variables = setup(np.random.default_rng(0))
+    optimizer = training.by_part(optax.adam(0.1))
+    learner = training.gradient_descent(task, optimizer)
+    plain = training.gradient_descent(task, optax.adam(0.1))
+    one = jax.tree.map(lambda leaf: leaf[0], variables)
+    examples = {name: leaf[0] for name, leaf in agents.examples.items()}
+    batch = data.take_batch(examples, data.Draw(jnp.arange(3), jnp.ones(3, bool)))
+    state, plain_state = learner.init(one), plain.init(one)
+    free, same = one, one
+    for _ in range(2):  # by_part changes nothing by itself
+        free, state, _ = learner.step(jax.random.key(0), free, state, batch, Extra())
+        same, plain_state, _ = plain.step(
+            jax.random.key(0), same, plain_state, batch, Extra()
+        )
+    for a, b in zip(*map(jax.tree.leaves, (free, same)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    frozen = Extra(frozen={"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(False)})
+    held, held_state, _ = learner.step(jax.random.key(0), free, state, batch, frozen)
+    for before, after, name in (
+        (free.params, held.params, "values"),
+        (state, held_state, "optimizer"),
+    ):
+        for a, b in zip(
+            *map(jax.tree.leaves, (before["layer_1"], after["layer_1"])), strict=True
+        ):
+            np.testing.assert_array_equal(a, b, err_msg=name)
+    assert (free.params["layer_2"]["bias"] != held.params["layer_2"]["bias"]).any()
