@@ -1,10 +1,11 @@
 """Who can talk to whom: graphs as padded neighbour tables.
 
 A table is data, not structure: a new graph of the same width does not recompile.
-Row n lists whom agent n receives from.
+Row n lists whom agent n receives from, in increasing order. `graphs` has the named
+graphs beyond the three here, `weights` what the agents' models count in a mixing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import networkx as nx
@@ -14,7 +15,7 @@ from p2pjax.types import Array, InputError
 
 
 class Topology(NamedTuple):
-    """Neighbours of every agent; time-varying graphs have a leading axis R."""
+    """Whom every agent receives from; a sequence of graphs has a leading axis."""
 
     neighbor: Array  # [N, D] int32; padding points at the agent itself
     mask: Array  # [N, D] bool; True where there is a neighbour
@@ -30,29 +31,77 @@ def from_graph(graph: nx.Graph) -> Topology:
             f"Need a graph whose nodes are 0 to {num_agents - 1}, one per agent: "
             "relabel it with networkx.convert_node_labels_to_integers."
         )
-    senders = graph.predecessors if graph.is_directed() else graph.neighbors
-    rows = [sorted(set(senders(node)) - {node}) for node in range(num_agents)]
-    width = max(1, max(map(len, rows)))
+    ends = np.array(list(graph.edges()), np.int64).reshape(-1, 2)
+    if not graph.is_directed():
+        ends = np.concatenate([ends, ends[:, ::-1]])
+    return from_edges(num_agents, ends[:, 0], ends[:, 1])
+
+
+def from_edges(num_agents: int, sender: np.ndarray, receiver: np.ndarray) -> Topology:
+    """The table of the edges `sender[e] -> receiver[e]`.
+
+    Repeated edges count once, and edges from an agent to itself do not count: everybody
+    has their own model anyway.
+    """
+    ends = np.append(sender, receiver)
+    if num_agents < 1 or (len(ends) and not 0 <= ends.min() <= ends.max() < num_agents):
+        raise InputError(
+            "Need one agent or more and edges between agents 0 to "
+            f"{num_agents - 1}, got {num_agents} agents and edges of "
+            f"{np.unique(ends)}."
+        )
+    is_edge = sender != receiver
+    by_receiver = np.unique(receiver[is_edge] * num_agents + sender[is_edge])
+    receiver, sender = np.divmod(by_receiver, num_agents)
+    degree = np.bincount(receiver, minlength=num_agents)
+    slot = np.arange(len(receiver)) - (np.cumsum(degree) - degree)[receiver]
+    width = max(1, int(degree.max()))
     neighbor = np.tile(np.arange(num_agents, dtype=np.int32)[:, None], (1, width))
-    mask = np.zeros((num_agents, width), bool)
-    for node, row in enumerate(rows):
-        neighbor[node, : len(row)] = row
-        mask[node, : len(row)] = True
-    return Topology(neighbor, mask)
+    neighbor[receiver, slot] = sender
+    return Topology(neighbor, np.arange(width) < degree[:, None])
 
 
-def ring(num_agents: int) -> Topology:
-    """Everybody has two neighbours."""
-    return from_graph(nx.cycle_graph(num_agents))
+def edges(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
+    """Sender and receiver of every edge, `[E]` each; of a sequence, in any graph."""
+    mask = np.asarray(topology.mask)
+    receiver = np.nonzero(mask)[-2]
+    return np.asarray(topology.neighbor)[mask].astype(np.int64), receiver
+
+
+def receivers(topology: Topology) -> Topology:
+    """The transpose: row n lists whom agent n sends to."""
+    if topology.mask.ndim == 3:
+        return stack([receivers(graph) for graph in unstack(topology)])
+    sender, receiver = edges(topology)
+    return from_edges(len(topology.mask), receiver, sender)
+
+
+def in_degrees(topology: Topology) -> np.ndarray:
+    """How many agents each agent receives from, `[..., N]`."""
+    return np.asarray(topology.mask).sum(-1)
+
+
+def out_degrees(topology: Topology) -> np.ndarray:
+    """How many agents each agent sends to, `[..., N]`."""
+    return in_degrees(receivers(topology))
+
+
+def ring(num_agents: int, *, directed: bool = False) -> Topology:
+    """Everybody has two neighbours; directed, i sends to i + 1 only."""
+    kind = nx.DiGraph if directed else nx.Graph
+    return from_graph(nx.cycle_graph(range(num_agents), create_using=kind))
 
 
 def complete(num_agents: int) -> Topology:
     """Everybody talks to everybody."""
-    return from_graph(nx.complete_graph(num_agents))
+    return from_graph(nx.complete_graph(range(num_agents)))
 
 
 def random_regular(rng: np.random.Generator, num_agents: int, degree: int) -> Topology:
-    """A uniformly random simple graph in which everybody has `degree` neighbours."""
+    """A uniformly random simple graph in which everybody has `degree` neighbours.
+
+    It is undirected. Of degree 2 it mostly falls into several rings: `ring` is one.
+    """
     if not 0 < degree < num_agents or num_agents * degree % 2:
         raise InputError(
             f"Need 0 < degree < {num_agents} (the number of agents) and an even "
@@ -68,7 +117,13 @@ def random_regular(rng: np.random.Generator, num_agents: int, degree: int) -> To
 
 
 def stack(topologies: Sequence[Topology]) -> Topology:
-    """A sequence of graphs as one table with leading axis R, padded to one width."""
+    """A sequence of graphs as one table with a leading axis, padded to one width."""
+    sizes = {len(topology.mask) for topology in topologies}
+    if len(sizes) != 1:
+        raise InputError(
+            "Need one or more graphs of the same agents, got graphs of "
+            f"{sorted(sizes)} agents."
+        )
     width = max(topology.mask.shape[1] for topology in topologies)
 
     def widened(topology: Topology) -> Topology:
@@ -83,13 +138,44 @@ def stack(topologies: Sequence[Topology]) -> Topology:
     return Topology(np.stack(neighbor), np.stack(mask))
 
 
+def unstack(graphs: Topology) -> list[Topology]:
+    """The graphs of a sequence `[G, N, D]`."""
+    return [Topology(*one) for one in zip(graphs.neighbor, graphs.mask, strict=True)]
+
+
+def varying(
+    draw: Callable[[np.random.Generator], Topology],
+    rng: np.random.Generator,
+    num_graphs: int,
+) -> Topology:
+    """A sequence of independently drawn graphs, `[G, N, D]`.
+
+    Example: `varying(partial(random_regular, num_agents=100, degree=3), rng, 20)`.
+    """
+    if num_graphs < 1:
+        raise InputError(f"Need one graph or more in a sequence, got {num_graphs}.")
+    return stack([draw(rng) for _ in range(num_graphs)])
+
+
+def graph_of_epoch(epoch: np.ndarray, switch_every: int, num_graphs: int) -> np.ndarray:
+    """Which graph of a sequence is in use in each network epoch.
+
+    A graph serves `switch_every` epochs; after the last one the first comes again.
+
+    >>> graph_of_epoch(np.arange(7), switch_every=2, num_graphs=3).tolist()
+    [0, 0, 1, 1, 2, 2, 0]
+    """
+    if switch_every < 1 or num_graphs < 1:
+        raise InputError(
+            "Need graphs that serve one epoch or more, and one graph or more, got "
+            f"switch_every={switch_every} and {num_graphs} graphs."
+        )
+    return (np.asarray(epoch) // switch_every % num_graphs).astype(np.int32)
+
+
 def union(graphs: Topology) -> Topology:
     """All links that ever exist in a sequence of graphs `[R, N, D]`."""
-    num_agents = graphs.mask.shape[1]
-    linked = np.zeros((num_agents, num_agents), bool)
-    _, receivers, _ = np.nonzero(graphs.mask)
-    linked[receivers, np.asarray(graphs.neighbor)[np.asarray(graphs.mask)]] = True
-    return from_graph(nx.from_numpy_array(linked.T, create_using=nx.DiGraph))
+    return from_edges(graphs.mask.shape[-2], *edges(graphs))
 
 
 def random_matchings(
