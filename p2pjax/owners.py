@@ -6,6 +6,8 @@ much as mixing everything once, however many partial models there are.
 """
 
 import itertools
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -109,13 +111,26 @@ def lowest_owner(below: np.ndarray, cross_model: bool) -> np.ndarray:
     return table
 
 
-def whole_model(num_agents: int, params: PyTree) -> MixPlan:
-    """One class: everybody averages everything (FedAvg, gossip)."""
-    blocks = tuple(
-        Block(index, (0,) * len(leaf.shape), tuple(leaf.shape))
-        for index, leaf in enumerate(jax.tree.leaves(params))
+def whole_model(num_agents: int, params: PyTree, local: Sequence[str] = ()) -> MixPlan:
+    """Everybody averages every leaf, but for those left to each agent.
+
+    Args:
+      num_agents: N.
+      params: one agent's tree, or its shapes.
+      local: regular expressions; leaves whose whole path matches one stay local.
+    """
+    blocks: dict[bool, list[Block]] = {False: [], True: []}
+    for index, (path, leaf) in enumerate(leaves_with_paths(params)):
+        is_local = any(re.fullmatch(pattern, path) for pattern in local)
+        block = Block(index, (0,) * len(leaf.shape), tuple(leaf.shape))
+        blocks[is_local].append(block)
+    return MixPlan(
+        tuple(
+            OwnerClass(np.full(num_agents, LOCAL if is_local else 0), tuple(same))
+            for is_local, same in blocks.items()
+            if same
+        )
     )
-    return MixPlan((OwnerClass(np.zeros(num_agents, int), blocks),))
 
 
 def owner_arrays(plan: MixPlan, params: PyTree) -> PyTree:

@@ -43,16 +43,45 @@ def agents_mesh(num_agents: int, num_devices: int | None = None) -> Mesh:
     )
 
 
-def over_devices(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+def over_devices(
+    fn: Callable[..., PyTree], num_common: int = 0
+) -> Callable[..., PyTree]:
     """Lets every device apply `fn` to its own agents; `fn` itself without a mesh.
 
-    All leaves of arguments and results have the agents as their leading axis.
+    All leaves of arguments and results have the agents as their leading axis, except
+    that the first `num_common` arguments are the same on every device.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if AXIS not in mesh.axis_names or mesh.shape[AXIS] == 1:
+    if not _is_spread():
         return fn
-    spec = PartitionSpec(AXIS)
-    return jax.shard_map(fn, in_specs=spec, out_specs=spec, check_vma=False)
+    own, common = PartitionSpec(AXIS), PartitionSpec()
+
+    def spread(*args: PyTree) -> PyTree:
+        specs = (common,) * num_common + (own,) * (len(args) - num_common)
+        return jax.shard_map(fn, in_specs=specs, out_specs=own, check_vma=False)(*args)
+
+    return spread
+
+
+def first_agent(num_own: int) -> jax.Array | int:
+    """Inside `over_devices`: the number of this device's first agent."""
+    return jax.lax.axis_index(AXIS) * num_own if _is_spread() else 0
+
+
+def from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
+    """Inside `over_devices`: what the one device that owns it has, on every device."""
+    if not _is_spread():
+        return tree
+    return jax.tree.map(
+        lambda leaf: jax.lax.psum(
+            jax.numpy.where(is_owner, leaf, jax.numpy.zeros_like(leaf)), AXIS
+        ),
+        tree,
+    )
+
+
+def _is_spread() -> bool:
+    mesh = jax.sharding.get_abstract_mesh()
+    return AXIS in mesh.axis_names and mesh.shape[AXIS] > 1
 
 
 def place(tree: PyTree) -> PyTree:

@@ -42,3 +42,4 @@ class Info(NamedTuple):
     sent: Array  # [N] messages
     received: Array  # [N] messages
     payload: Array  # [N] parameters sent
+    time: Array | None = None  # [] simulated, when the round ended

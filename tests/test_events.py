@@ -1,0 +1,488 @@
+"""Asynchronous protocols: the schedule, its waves, and the sequential oracle."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pjax import data, events, exchange, tasks, training, waves
+from p2pjax.algorithms.asynchronous import Agent
+from p2pjax.algorithms.p2p_bn import momentum, p2p_bn
+from p2pjax.data import AgentData, World
+from p2pjax.events import Absence, Timing
+from p2pjax.models.gru import NextWord
+from p2pjax.topology import Topology
+from p2pjax.training import IN_PLACE, VMAP
+from p2pjax.types import InputError, Variables
+
+TIMINGS = {
+    "thesis": Timing(),
+    "clocks": Timing(poisson=True),
+    "speeds": Timing(poisson=True, speed=np.linspace(0.3, 3, 12)),
+    "delays": Timing(mean_delay=0.7),
+    "losses": Timing(loss_probability=0.5),
+    "everything": Timing(
+        poisson=True,
+        speed=np.linspace(0.3, 3, 12),
+        mean_delay=0.5,
+        loss_probability=0.5,
+        absences=(
+            Absence(0, 0, 1.5),
+            Absence(3, 1.0, 2.0),
+            *(Absence(agent, 1.5) for agent in (1, 5, 7, 8)),
+        ),
+    ),
+}
+
+
+def random_receivers(rng, num_agents, degree, num_graphs=1):
+    """Directed, every agent sends to `degree` others and receives from as many."""
+    graphs = []
+    for _ in range(num_graphs):
+        columns = []
+        while len(columns) < degree:
+            column = rng.permutation(num_agents)
+            used = [np.arange(num_agents), *columns]
+            if all((column != other).all() for other in used):
+                columns.append(column)
+        graphs.append(np.stack(columns, axis=1))
+    neighbor = np.stack(graphs)
+    return Topology(neighbor, np.ones(neighbor.shape, bool))
+
+
+def line(num_agents):
+    """Undirected: 0 - 1 - 2 - ..."""
+    neighbor = np.stack([np.arange(num_agents) - 1, np.arange(num_agents) + 1], axis=1)
+    mask = (neighbor >= 0) & (neighbor < num_agents)
+    own = np.arange(num_agents)[:, None]
+    return Topology(np.where(mask, neighbor, own)[None], mask[None])
+
+
+def sequentially(schedule, start, train, merge):
+    """The protocol as it is written: one event after the other."""
+    models, sent, last = list(start), {}, list(start)
+    arrivals = list(
+        zip(schedule.after, schedule.receiver, schedule.source, strict=True)
+    )
+    for number, agent in enumerate(schedule.agent.tolist()):
+        while arrivals and arrivals[0][0] <= number:
+            _, receiver, source = arrivals.pop(0)
+            models[receiver] = merge(models[receiver], sent[source])
+        models[agent] = train(number, agent, models[agent])
+        sent[number] = last[agent] = models[agent]
+    return last
+
+
+def by_waves(packed, num_slots, start, train):
+    """Scalar models, wave by wave; the order within a wave is turned around."""
+    models, mailbox = np.array(start), np.zeros((len(start) + 1, num_slots))
+    for epoch in range(len(packed.num_waves)):
+        for wave in range(packed.num_waves[epoch]):
+            places = [
+                (epoch, wave, place)
+                for place in reversed(range(packed.width[epoch, wave]))
+            ]
+            for at in places:
+                agent, slot = packed.agent[at], packed.slot[at]
+                merged = packed.own[at][0] * models[agent]
+                if packed.has_mail[at]:
+                    merged += mailbox[agent, slot]
+                    mailbox[agent, slot] = 0
+                models[agent] = train(packed.training[at], agent, merged)
+            for at in places:
+                for k in range(packed.receiver.shape[-1]):
+                    to = packed.receiver[at][k], packed.receiver_slot[at][k]
+                    share = packed.coefficient[at][k, 0]
+                    mailbox[to] += share * models[packed.agent[at]]
+    return models
+
+
+@pytest.mark.parametrize("name", TIMINGS)
+@pytest.mark.parametrize("max_width", [None, 3])
+def test_waves_equal_the_sequence_on_scalars(name, max_width):
+    rng = np.random.default_rng(1)
+    graph = random_receivers(rng, 12, 3, num_graphs=3)
+    sizes = rng.integers(5, 20, 12)
+    schedule = events.draw(rng, graph, sizes, 8, TIMINGS[name])
+    packed, num_slots = waves.pack(schedule, 12, 8, max_width=max_width)
+    centre, start = rng.normal(size=12), rng.normal(size=12)
+
+    def train(number, agent, x):
+        return (x + centre[agent]) / 2 + np.sin(3 * x + number)
+
+    expected = sequentially(schedule, start, train, lambda a, b: (a + b) / 2)
+    found = by_waves(packed, num_slots, start, train)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    assert packed.width.sum() == len(schedule.agent)
+    assert max_width is None or packed.width.max() <= max_width
+    assert ("delays" in name or name == "everything") == (num_slots > 1)
+
+
+@given(seed=st.integers(0, 1000), num_agents=st.integers(4, 9), poisson=st.booleans())
+def test_schedules_keep_the_rules(seed, num_agents, poisson):
+    """Everybody once at first; then only who has received; epochs by examples."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 9, num_agents)
+    graph = random_receivers(rng, num_agents, 2)
+    schedule = events.draw(rng, graph, sizes, 4, Timing(poisson=poisson))
+    assert sorted(schedule.agent[:num_agents].tolist()) == list(range(num_agents))
+    assert (schedule.sent[:num_agents] == 0).all()
+    assert (schedule.sent[num_agents:] == 2).all()
+    eligible = np.ones(num_agents, bool)
+    for number in range(num_agents, len(schedule.agent)):
+        agent = schedule.agent[number]
+        assert eligible[agent]
+        eligible[agent] = False
+        now = schedule.after == number + 1
+        assert (schedule.source[now] == number).all()
+        np.testing.assert_array_equal(
+            schedule.receiver[now], np.sort(graph.neighbor[0, agent])
+        )
+        eligible[schedule.receiver[now]] = True
+    done = np.cumsum(sizes[schedule.agent]) - sizes[schedule.agent]
+    np.testing.assert_array_equal(schedule.epoch, done // sizes.sum())
+    assert (np.diff(schedule.time) >= 0).all()
+    assert schedule.epoch[-1] == 3
+
+
+def test_wave_widths_and_messages_of_sparse_graphs():
+    """About 10 agents at once among 100, about 80 among 1000; 3 messages per event."""
+    for num_agents, num_epochs, low, high in ((100, 20, 8, 12), (1000, 4, 65, 95)):
+        rng = np.random.default_rng(0)
+        graph = random_receivers(rng, num_agents, 3)
+        sizes = np.full(num_agents, 10)
+        schedule = events.draw(rng, graph, sizes, num_epochs)
+        packed, num_slots = waves.pack(schedule, num_agents, num_epochs)
+        width = packed.width[1:].sum() / packed.num_waves[1:].sum()
+        assert low < width < high
+        assert num_slots == 1
+        sent = waves.traffic(schedule, num_agents, num_epochs).sent
+        np.testing.assert_array_equal(
+            sent.sum(1), [0] + [3 * num_agents] * (num_epochs - 1)
+        )
+
+
+def test_losses_and_departures_never_stall():
+    rng = np.random.default_rng(0)
+    away = events.random_absences(rng, 20, 0.3, 2.0)
+    assert len(away) == 6
+    timing = Timing(loss_probability=0.5, absences=away)
+    schedule = events.draw(
+        rng, random_receivers(rng, 20, 3), np.full(20, 5), 30, timing
+    )
+    assert schedule.epoch[-1] == 29
+    gone = [absence.agent for absence in away]
+    late = schedule.time > 2.0
+    assert not np.isin(schedule.agent[late], gone).any()
+    assert not np.isin(schedule.receiver[schedule.after > late.argmax()], gone).any()
+    received = waves.traffic(schedule, 20, 30).received.sum()
+    assert 0.2 < received / schedule.sent.sum() < 0.5
+    nothing_arrives = Timing(loss_probability=1.0)
+    alone = events.draw(
+        rng, random_receivers(rng, 6, 2), np.full(6, 5), 5, nothing_arrives
+    )
+    assert alone.epoch[-1] == 4
+    assert alone.num_restarts == 3
+    assert len(alone.receiver) == 0
+
+
+def test_a_graph_without_edges_ends_with_a_warning():
+    nobody = Topology(np.zeros((1, 4, 1), int), np.zeros((1, 4, 1), bool))
+    with pytest.warns(UserWarning, match="ends in network epoch 3 of 9"):
+        schedule = events.draw(np.random.default_rng(0), nobody, np.full(4, 3), 9)
+    assert len(schedule.agent) == 8  # at the start and once more
+
+
+def test_bad_schedules_are_refused():
+    rng = np.random.default_rng(0)
+    graph = random_receivers(rng, 4, 2)
+    for timing, message in (
+        (Timing(loss_probability=1.5), "loss probability from 0 to 1"),
+        (Timing(mean_delay=-1.0), "mean delay of 0 or more"),
+        (Timing(speed=np.ones(3)), "positive speed for each of 4 agents"),
+        (Timing(absences=(Absence(4, 0),)), "agents 0 to 3"),
+        (Timing(absences=(Absence(1, 2, 2),)), "end after they start"),
+    ):
+        with pytest.raises(InputError, match=message):
+            events.draw(rng, graph, np.full(4, 5), 2, timing)
+    with pytest.raises(InputError, match="agents with examples"):
+        events.draw(rng, graph, np.zeros(4, int), 2)
+    with pytest.raises(InputError, match="receivers \\[epochs, 5, degree\\]"):
+        events.draw(rng, graph, np.full(5, 5), 2)
+
+
+# The thesis' example: a line, scalars, one step of SGD is an epoch.
+
+
+def quadratic(centres):
+    """F(x) = (x - c)^2 / 2, c in the agent's one example."""
+    del centres
+
+    def evaluate(variables, batch):
+        error = jnp.square(variables.params["x"] - batch["c"]).sum()
+        one = jnp.ones(())
+        return {"accuracy": tasks.Ratio(-error, one), "loss": tasks.Ratio(error, one)}
+
+    return tasks.Task(
+        init=lambda key: Variables({"x": jnp.ones(())}, {}),
+        loss=lambda v, batch, key: (
+            (jnp.square(v.params["x"] - batch["c"]) / 2).sum(),
+            v.stats,
+        ),
+        evaluate=evaluate,
+    )
+
+
+def toy_world(centres):
+    centres = np.asarray(centres, np.float32)
+    split = AgentData({"c": centres[:, None]}, np.ones(len(centres), np.int32))
+    return World(split, split, split, np.zeros(len(centres), np.int32))
+
+
+def test_the_thesis_example(monkeypatch):
+    """Line 0 - 1 - 2, awake in the order 0, 2, 1, 0."""
+    world = toy_world([0, 4, 10])
+    task = quadratic(None)
+    order = iter([0, 2, 1, 0])
+    monkeypatch.setattr(
+        events._Simulation, "_next_uniform", lambda self: next(order, None)
+    )
+    learner = training.gradient_descent(task, optax.sgd(0.5))
+    method = p2p_bn(
+        task,
+        learner,
+        lambda rng, rounds: Topology(*(np.repeat(leaf, rounds, 0) for leaf in line(3))),
+        batch_size=1,
+        max_size=1,
+        fine_tuning=False,
+    )
+    with pytest.warns(UserWarning, match="protocol ends"):
+        inputs = method.plan(np.random.default_rng(0), world, 3)
+    state = method.init(jax.random.key(0), world)
+    seen, messages = [], 0
+    for t in range(3):
+        now = jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
+        state, info = method.round(jax.random.key(t), jnp.int32(t), now, state, world)
+        seen.append(np.asarray(state.agents.variables.params["x"]).tolist())
+        messages += info.sent.sum()
+    # After its last training: 0.25 -> merged with 1's -> 2.265625 -> trained.
+    assert seen[0] == [0.5, 2.5, 5.5]
+    assert seen[1] == [0.25, 4.28125, 7.75]
+    assert seen[2] == [1.1328125, 4.28125, 7.75]
+    assert messages == 5
+
+
+def test_momentum_grows_as_published():
+    found = momentum(jnp.asarray([0, 1, 5, 10, 20, 40, 47, 48, 100]))
+    expected = [0.9, 0.901793, 0.909, 0.91809, 0.936544, 0.974571, 0.988242, 0.99, 0.99]
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+# Real networks: a GRU with batch norm against the sequential oracle.
+
+VOCAB, LENGTH = 15, 4
+
+
+def text_world(rng, num_agents, smallest=3, largest=14):
+    sizes = rng.integers(smallest, largest + 1, num_agents).astype(np.int32)
+
+    def split(sizes):
+        shape = (num_agents, int(sizes.max()))
+        return AgentData(
+            {
+                "x": rng.integers(0, VOCAB, (*shape, LENGTH)).astype(np.int16),
+                "y": rng.integers(1, VOCAB, shape).astype(np.int16),
+            },
+            sizes,
+        )
+
+    return World(
+        split(sizes),
+        split(np.full(num_agents, 6, np.int32)),
+        split(np.full(num_agents, 4, np.int32)),
+        np.zeros(num_agents, np.int32),
+    )
+
+
+def build(num_agents, degree=3, seed=0, optimizer=None, **options):
+    module = NextWord(VOCAB, embedding=5, units=6, dense=4, batch_norm=True)
+    task = tasks.next_token(module, LENGTH, uncounted=1)
+    optimizer = training.by_part(optimizer or optax.sgd(0.05))
+    learner = training.gradient_descent(task, optimizer)
+
+    def receivers(rng, rounds):
+        return random_receivers(rng, num_agents, degree, rounds)
+
+    defaults = {"batch_size": 4, "max_size": 14, "growing_momentum": True}
+    return p2p_bn(task, learner, receivers, **(defaults | options)), task, learner
+
+
+def oracle(method, task, learner, world, num_rounds, timing, local=()):
+    """One agent after the other, merging leaf by leaf, in plain Python."""
+    rng = np.random.default_rng(5)
+    inputs = method.plan(np.random.default_rng(5), world, num_rounds)
+    graph = random_receivers(rng, len(world.train.size), 3, num_rounds)
+    schedule = events.draw(rng, graph, np.asarray(world.train.size), num_rounds, timing)
+    state = method.init(jax.random.key(0), world)
+    sampler = data.shuffled_epochs(4, 14)
+    agents = [
+        jax.tree.map(lambda leaf: np.asarray(leaf)[n], state.agents)  # noqa: B023
+        for n in range(len(world.train.size))
+    ]
+    step = jax.jit(learner.step)
+    evaluate = jax.jit(task.evaluate)
+
+    def of(split, agent):
+        return {name: leaf[agent] for name, leaf in split.examples.items()}
+
+    def train(number, agent, model):
+        del number
+        variables, opt_state, (progress, rate) = model
+        valid = data.whole_set(of(world.valid, agent), world.valid.size[agent])
+        before = evaluate(variables, valid)["accuracy"]
+        size = world.train.size[agent]
+        frozen = {name: jnp.asarray(progress.is_frozen) for name in variables.params}
+        per_epoch = -(-int(size) // 4)
+        for k in range(per_epoch):
+            number = jnp.int32(int(progress.num_epochs) * per_epoch + k)
+            draw = sampler(jax.random.key(0), number, jnp.int32(size))
+            batch = data.take_batch(of(world.train, agent), draw)
+            variables, opt_state, _ = step(
+                jax.random.key(0),
+                variables,
+                opt_state,
+                batch,
+                training.Extra(None, frozen),
+            )
+        after = evaluate(variables, valid)["accuracy"]
+        improved = float(after.total) > float(before.total)
+        num_epochs = int(progress.num_epochs) + 1
+        grown = min(0.9 * 1.01 ** (num_epochs / 5), 0.99)
+        variables = variables._replace(
+            stats=variables.stats | {"momentum": np.float32(grown)}
+        )
+        memory = (type(progress)(np.asarray(not improved), np.int32(num_epochs)), rate)
+        return Agent(variables, opt_state, memory)
+
+    def merge(mine, theirs):
+        def mean(a, b):
+            return jax.tree.map(lambda p, q: (p + q) / 2, a, b)
+
+        params = mean(mine.variables.params, theirs.variables.params)
+        stats = dict(mine.variables.stats)
+        if local == exchange.FULL:
+            stats["batch_stats"] = mean(
+                stats["batch_stats"], theirs.variables.stats["batch_stats"]
+            )
+        return mine._replace(variables=Variables(params, stats))
+
+    return schedule, inputs, sequentially(schedule, agents, train, merge)
+
+
+def run_all(method, world, inputs, num_rounds):
+    state = method.init(jax.random.key(0), world)
+    step = jax.jit(method.round)
+    infos = []
+    for t in range(num_rounds):
+        now = jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
+        state, info = step(jax.random.key(t), jnp.int32(t), now, state, world)
+        infos.append(info)
+    return state, infos
+
+
+def assert_same_agents(state, expected, **tolerance):
+    for agent, one in enumerate(expected):
+        for found, wanted in zip(
+            *map(jax.tree.leaves, (state.agents, one)), strict=True
+        ):
+            found = np.asarray(found)[agent]
+            if found.dtype == bool or np.issubdtype(found.dtype, np.integer):
+                np.testing.assert_array_equal(found, wanted)
+            else:
+                np.testing.assert_allclose(found, wanted, **tolerance)
+
+
+ORACLE_TIMINGS = {
+    "thesis": Timing(),
+    "everything": Timing(
+        mean_delay=0.5,
+        loss_probability=0.5,
+        absences=tuple(Absence(agent, 3.0) for agent in range(0, 18, 3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORACLE_TIMINGS)
+@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@jax.numpy_dtype_promotion("standard")
+def test_waves_equal_the_oracle_on_a_gru_with_batch_norm(name, agent_loop):
+    """20 agents, 200 events, SGD in single precision; flags and counts identical."""
+    num_agents, num_rounds, timing = 20, 10, ORACLE_TIMINGS[name]
+    world = text_world(np.random.default_rng(0), num_agents)
+    width = 8 if agent_loop == VMAP else None
+    method, task, learner = build(
+        num_agents, timing=timing, agent_loop=agent_loop, max_width=width
+    )
+    schedule, inputs, expected = oracle(
+        method, task, learner, world, num_rounds, timing
+    )
+    assert len(schedule.agent) >= 170
+    state, infos = run_all(method, world, inputs, num_rounds)
+    assert_same_agents(state, expected, rtol=1e-5, atol=1e-5)
+    frozen = np.asarray(state.agents.memory[0].is_frozen)
+    assert 0 < frozen.sum() < num_agents
+    sent = np.zeros(num_agents)
+    np.add.at(sent, schedule.agent, schedule.sent)
+    np.testing.assert_array_equal(np.sum([i.sent for i in infos], 0), sent)
+    assert np.isfinite(np.asarray(infos[-1].train_loss)).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.mailbox))
+    times = [float(info.time) for info in infos]
+    assert times == sorted(times)
+    assert times[-1] > 3
+
+
+@pytest.mark.parametrize("name", ORACLE_TIMINGS)
+@jax.numpy_dtype_promotion("standard")
+def test_waves_equal_the_oracle_in_double_precision(name):
+    num_agents, num_rounds, timing = 12, 6, ORACLE_TIMINGS[name]
+    timing = timing._replace(absences=timing.absences[:3])
+    with jax.enable_x64(True):
+        world = text_world(np.random.default_rng(0), num_agents)
+        method, task, learner = build(
+            num_agents, timing=timing, optimizer=optax.adam(1e-2)
+        )
+        init = task.init
+
+        def in_double(key):
+            params, stats = init(key)
+            return jax.tree.map(
+                lambda x: x.astype(jnp.float64), Variables(params, stats)
+            )
+
+        task = task._replace(init=in_double)
+        learner = training.gradient_descent(task, training.by_part(optax.adam(1e-2)))
+        method = p2p_bn(
+            task,
+            learner,
+            lambda rng, rounds: random_receivers(rng, num_agents, 3, rounds),
+            batch_size=4,
+            max_size=14,
+            timing=timing,
+        )
+        _, inputs, expected = oracle(method, task, learner, world, num_rounds, timing)
+        state, _ = run_all(method, world, inputs, num_rounds)
+        for agent, one in enumerate(expected):
+            for found, wanted in zip(
+                *map(
+                    jax.tree.leaves,
+                    (state.agents.variables.params, one.variables.params),
+                ),
+                strict=True,
+            ):
+                assert found.dtype == jnp.float64
+                np.testing.assert_allclose(
+                    np.asarray(found)[agent], wanted, rtol=0, atol=1e-9
+                )
