@@ -28,6 +28,8 @@ ACCURACY = "accuracy (mean over agents)"
 _X_LABELS = {
     "level": "averaging level (%)",
     "group_size": "agents that average together",
+    "hidden": "global hidden cells",
+    "batch_size": "examples of a mini-batch",
 }
 
 

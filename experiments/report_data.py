@@ -288,8 +288,13 @@ def sorted_agents(folder: Folder) -> list[Line]:
 
 
 def compared_setting(folder: Folder) -> str:
-    """What final accuracy depends on: group_size, level, or '' where only on names."""
-    for name, least in (("group_size", 1), ("level", -math.inf)):
+    """What final accuracy depends on, or '' where only on names."""
+    for name, least in (
+        ("group_size", 1),
+        ("level", -math.inf),
+        ("hidden", -math.inf),
+        ("batch_size", 1),
+    ):
         values = [_number(case.setting.get(name)) for case in folder.cases]
         if all(least <= value < math.inf for value in values):
             return name

@@ -6,16 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import experiment_modules
 import jax
 import numpy as np
 import pytest
 from settings import TINY
 
 from data import glyphs
-from experiments import averaging_schemes, averaging_study, femnist, run_folder
+from experiments import (
+    averaging_schemes,
+    averaging_study,
+    femnist,
+    overview,
+    run_folder,
+)
+from p2pjax import InputError
 
 ROOT = Path(__file__).parents[1]
-FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("femnist.*.flags"))
+FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("*.flags"))
 
 
 @pytest.fixture
@@ -171,17 +179,36 @@ def test_own_npz(run, tmp_path):
     assert run_folder.read(folder)[-1]["bytes"] == 3 * 4 * (5 * 2 + 2 + 2 * 3 + 3)
 
 
+def on_embedded_data(flagfile, train_size, test_size):
+    """The flagfile's experiment and a small command line; real data may be missing."""
+    experiment = flagfile.name.split(".")[0]
+    sizes = (f"--train_size={train_size}", f"--test_size={test_size}")
+    small = {
+        "femnist": ("--dataset=glyphs", *sizes),
+        "mnist": ("--dataset=digits", *sizes),
+        "vsn": ("--dataset=synthetic", *sizes),
+        "associative": (),
+    }[experiment]
+    if "auto" in flagfile.name:
+        small += ("--values=1",)  # mini-batches before the grouping, which is run here
+    if "train_size" in flagfile.name:
+        small += ("--values=4",)
+    return experiment, (f"--flagfile={flagfile}", *small, "--num_runs=1")
+
+
 @pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
 def test_flagfiles_build(parse, flagfile):
-    """On a few generated examples, since real data may be missing."""
-    parse(
-        f"--flagfile={flagfile}", "--dataset=glyphs", "--train_size=4", "--test_size=2"
-    )
-    examples = femnist.load_examples()
-    world = femnist.make_world(examples, 0)
-    cases = femnist.make_cases(examples)
-    programs = [averaging_study.build_program(case, world) for case in cases]
-    for program in (programs[0], programs[-1]):
+    experiment, args = on_embedded_data(flagfile, train_size=4, test_size=10)
+    parse(*args, experiment=experiment)
+    module = experiment_modules.MODULES[experiment]
+    if hasattr(module, "load_examples"):
+        cases = module.make_cases(module.load_examples())
+    else:
+        cases = module.make_cases()
+    build = getattr(module, "build_program", averaging_study.perceptron_program)
+    for case in (cases[0], cases[-1]):
+        world = case.make_world(0)
+        program = build(case, world)
         state = jax.eval_shape(program.algorithm.init, jax.random.key(0), world)
         metrics = jax.eval_shape(program.evaluate, state.variables, world)
         assert metrics["accuracy"].shape == world.train.size.shape
@@ -190,17 +217,12 @@ def test_flagfiles_build(parse, flagfile):
 @pytest.mark.slow
 @pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
 def test_flagfiles_run(run, flagfile):
-    folder = run(
-        f"--flagfile={flagfile}",
-        "--dataset=glyphs",
-        "--train_size=20",
-        "--test_size=10",
-        "--batch_size=5",
-        "--group_sizes=16",
-        "--num_rounds=2",
-        "--eval_every=1",
-        "--num_runs=1",
-    )
+    experiment, args = on_embedded_data(flagfile, train_size=20, test_size=10)
+    if experiment == "femnist":
+        args += ("--batch_size=5", "--group_sizes=16")
+    if experiment == "mnist" and "network" not in flagfile.read_text():
+        args += ("--network=64=20=10=10",)
+    folder = run(*args, "--num_rounds=2", "--eval_every=1", experiment=experiment)
     assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
 
 
@@ -348,3 +370,66 @@ def test_ci_runs_the_readme_test_command():
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^pip install .*pytest$", readme, re.MULTILINE)
     assert command in (ROOT / ".ci" / "run").read_text()
+
+
+def test_sensors(run):
+    folder = run(
+        "--num_agents=4",
+        "--train_size=10",
+        "--test_size=8",
+        "--batch_size=5",
+        "--levels=0,80,100",
+        "--standardize",
+        "--num_rounds=3",
+        "--eval_every=1",
+        experiment="vsn",
+    )
+    rows = run_folder.read(folder)
+    assert {row["scheme"] for row in rows} == {"level_0", "level_80", "level_100"}
+    sent = {row["scheme"]: row["bytes"] for row in rows if row["round"] == 3}
+    assert sent["level_80"] == 3 * 4 * 4713  # parameters of 100-40-16-1
+    assert sent["level_100"] == 3 * 4 * 6091
+    assert (folder / "accuracy_by_level.png").stat().st_size > 5000
+
+
+def test_associative_networks(run):
+    folder = run(
+        "--num_hidden=40",
+        "--shared_hidden=0,30,40",
+        "--modified=1",
+        "--batch_size=3",
+        "--num_runs=2",
+        "--num_rounds=4",
+        "--eval_every=2",
+        experiment="associative",
+    )
+    rows = run_folder.read(folder)
+    assert len(rows) == 3 * 2 * 2
+    sent = {row["scheme"]: row["bytes"] for row in rows if row["round"] == 4}
+    assert sent == {"hidden_0": 0, "hidden_30": 4 * 4 * 3000, "hidden_40": 4 * 4 * 4000}
+    # Agents start from weights of their own, so runs and agents differ.
+    losses = [row["loss"] for row in rows if row["scheme"] == "hidden_0"]
+    assert len(set(losses)) == len(losses)
+    assert (folder / "accuracy_by_hidden.png").stat().st_size > 5000
+    assert (folder / "accuracy_by_hidden.svg").exists()
+
+
+def test_overview(run, tmp_path):
+    folder = run(*TINY, "--levels=0,50,80,100")
+    (found,) = overview.comparisons(folder)
+    rows = run_folder.read(folder)
+    final = {row["scheme"]: row["accuracy"] for row in rows if row["round"] == 3}
+    assert found.local.name == "level_0"
+    assert found.everything.name == "level_100"
+    best = max(("level_50", "level_80"), key=lambda name: final[name])
+    assert found.partial.median == pytest.approx(final[best])
+    output = tmp_path / "overview.png"
+    overview.draw([found], output)
+    assert output.stat().st_size > 5000
+    with pytest.raises(InputError, match="has no summary.json"):
+        overview.comparisons(tmp_path)
+    with pytest.raises(InputError, match="at least one run, got none"):
+        overview.main([])
+    only = run(*TINY, "--levels=50", workdir="only")
+    with pytest.raises(InputError, match="nothing shared, a part shared"):
+        overview.main([str(only)])

@@ -1,0 +1,146 @@
+"""Local, partial and global averaging over several tasks, in one figure.
+
+    python -m experiments.overview WORKDIR [WORKDIR...] [--output=FILE]
+
+The summary figure of Bouchra Pilet et al. 2021: for every run folder, and every value
+of what its study varied, nothing shared, one model shared by all, and the best of the
+other schemes, which the same runs choose, so that it is a little flattered.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+from absl import app, flags
+from matplotlib.figure import Figure
+
+from experiments import common, run_folder
+from experiments.run_folder import Row
+from p2pjax import InputError
+
+_OUTPUT = flags.DEFINE_string(
+    "output", "overview.png", "The figure; its ending says in which format."
+)
+
+# What a setting says about the scheme; the rest says which task it is.
+SCHEME_SETTINGS = ("level", "hidden", "warm_up")
+
+
+class Bar(NamedTuple):
+    """Accuracy of one scheme: median and the paper's bars."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+
+
+class Comparison(NamedTuple):
+    """One task."""
+
+    name: str
+    local: Bar
+    partial: Bar
+    everything: Bar
+
+
+def comparisons(folder: Path) -> list[Comparison]:
+    """The tasks of a finished run that have all three."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+    except FileNotFoundError as error:
+        raise InputError(
+            f"Need the work folder of a finished run, but {folder} has no summary.json."
+        ) from error
+    tasks: dict[str, list[Row]] = {}
+    for row in summary["rows"]:
+        if row["metric"] == "accuracy":
+            varied = [
+                f"{name.replace('_', ' ')} {value}"
+                for name, value in row["setting"].items()
+                if name not in SCHEME_SETTINGS
+            ]
+            tasks.setdefault(", ".join([folder.name, *varied]), []).append(row)
+    sent = {row["scheme"]: row["bytes"] for row in run_folder.read(folder)}
+    return [
+        found
+        for name, rows in tasks.items()
+        if (found := _comparison(name, rows, sent)) is not None
+    ]
+
+
+def _comparison(
+    name: str, rows: list[Row], sent: dict[str, float]
+) -> Comparison | None:
+    """Nothing is what sends nothing; everything is the first that sends most."""
+    local = [row for row in rows if sent[row["scheme"]] == 0]
+    everything = max(rows, key=lambda row: sent[row["scheme"]])
+    partial = [
+        row
+        for row in rows
+        if row not in (everything, *local) and not row["scheme"].startswith("full")
+    ]
+    if not (local and partial):
+        return None
+    best = max(partial, key=lambda row: row["median"])
+    return Comparison(name, *map(_bar, (local[0], best, everything)))
+
+
+def _bar(row: Row) -> Bar:
+    return Bar(row["scheme"], row["median"], row["p40"], row["p60"])
+
+
+def draw(found: Sequence[Comparison], output: Path) -> None:
+    """Three points per task, with bars from the 40th to the 60th percentile."""
+    figure = Figure(figsize=(8, 0.45 * len(found) + 1.5), layout="constrained")
+    axes = figure.add_subplot()
+    kinds = {"nothing shared": "s", "best partial": "o", "everything shared": "D"}
+    colors = matplotlib.colormaps["viridis_r"]([0.2, 0.55, 0.95])
+    for place, (label, marker) in enumerate(kinds.items()):
+        bars = [comparison[place + 1] for comparison in found]
+        axes.errorbar(
+            [bar.median for bar in bars],
+            range(len(found)),
+            xerr=[
+                [bar.median - bar.low for bar in bars],
+                [bar.high - bar.median for bar in bars],
+            ],
+            fmt=marker,
+            color=colors[place],
+            capsize=2,
+            label=label,
+        )
+    axes.set_yticks(
+        range(len(found)),
+        [f"{one.name}: {one.partial.name}".replace("_", " ") for one in found],
+        fontsize="small",
+    )
+    axes.invert_yaxis()
+    axes.set_xlabel("accuracy, mean over agents; the best partial scheme is named")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, fontsize="small", loc="outside upper center", ncols=3)
+    figure.savefig(output, dpi=150)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Draws the figure for the work folders given."""
+    if not arguments:
+        raise InputError(
+            "Need the work folder of at least one run, got none: "
+            "python -m experiments.overview WORKDIR [WORKDIR...]"
+        )
+    found = [one for folder in arguments for one in comparisons(Path(folder))]
+    if not found:
+        raise InputError(
+            "Need runs with nothing shared, a part shared and everything shared, got "
+            f"none in {', '.join(arguments)}."
+        )
+    draw(found, Path(_OUTPUT.value))
+    print(f"Figure is in {_OUTPUT.value}")
+
+
+if __name__ == "__main__":
+    app.run(lambda argv: common.guarded(lambda: main(argv[1:])))
