@@ -1,0 +1,152 @@
+"""FedAvg: a server averages the models of a few clients in every round.
+
+McMahan et al. (2017), "Communication-efficient learning of deep networks from
+decentralized data"; server optimizers are those of Reddi et al. (2021), "Adaptive
+federated optimization".
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from p2pjax import exchange, mixing
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.local_only import local_epochs
+from p2pjax.algorithms.stepwise import (
+    identical_models,
+    message_plan,
+    message_size,
+    where_shared,
+)
+from p2pjax.data import World, num_agents
+from p2pjax.owners import MixPlan
+from p2pjax.tasks import Task
+from p2pjax.training import IN_PLACE, Learner
+from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
+
+
+class FedAvgState(NamedTuple):
+    """The server's model, in every agent's row; what learners and server remember."""
+
+    variables: Variables  # leaves [N, ...]; rows differ in leaves that stay local
+    opt_state: PyTree  # leaves [N, ...]; never leaves its agent
+    server: PyTree  # leaves [1, ...]; () without a server optimizer
+
+
+def fedavg(
+    task: Task,
+    learner: Learner,
+    *,
+    batch_size: int,
+    num_clients: int,
+    num_epochs: int = 1,
+    server_opt: optax.GradientTransformation | None = None,
+    local: Sequence[str] = exchange.FULL,
+    agent_loop: int = IN_PLACE,
+) -> Algorithm:
+    """A round: some clients train the server's model, the server takes their mean.
+
+    Clients count as much as they have examples. Each of them receives and sends one
+    message per round. With `agent_loop` VMAP the agents that were not chosen take as
+    long as the others. The training loss of those is the mean of the chosen.
+
+    Args:
+      task: what every agent learns.
+      learner: how.
+      batch_size: B.
+      num_clients: agents chosen in a round, uniformly and without replacement.
+      num_epochs: passes of a chosen client over its data.
+      server_opt: takes the mean change of the clients' parameters, with a minus sign,
+        as a gradient; None takes the mean of their models.
+      local: leaves that are not sent, see `exchange`.
+      agent_loop: see `training.map_agents`.
+    """
+    if num_clients < 1 or num_epochs < 1:
+        raise InputError(
+            "Need one client or more and one epoch or more in a round, got "
+            f"num_clients={num_clients} and num_epochs={num_epochs}."
+        )
+    train = local_epochs(learner, batch_size, agent_loop)
+
+    def init_fn(key: Key, world: World) -> FedAvgState:
+        variables = identical_models(key, task, num_agents(world))
+        opt_state = jax.vmap(learner.init)(variables)
+        if server_opt is None:
+            return FedAvgState(variables, opt_state, ())
+        server = jax.vmap(server_opt.init)(_first_row(variables.params))
+        return FedAvgState(variables, opt_state, server)
+
+    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> np.ndarray:
+        """Who is chosen, `[R, N]`."""
+        size = num_agents(world)
+        if num_clients > size:
+            raise InputError(
+                f"Need at most {size} clients (the number of agents), got "
+                f"num_clients={num_clients}."
+            )
+        is_chosen = np.arange(size) < num_clients
+        return rng.permuted(np.tile(is_chosen, (num_rounds, 1)), axis=1)
+
+    def round_fn(
+        key: Key, t: Array, is_chosen: Array, state: FedAvgState, world: World
+    ) -> tuple[FedAvgState, Info]:
+        trained, opt_state, loss = train(
+            key,
+            t * num_epochs,
+            is_chosen.astype(jnp.int32) * num_epochs,
+            state.variables,
+            state.opt_state,
+            world.train,
+        )
+        plan = message_plan(trained, local)
+        weight = jnp.where(is_chosen, world.train.size, 0).astype(jnp.float32)
+        message = mixing.mix(
+            exchange.message_of(trained),
+            plan,
+            lambda owner: mixing.by_group_mean(owner, weight),
+        )
+        server = state.server
+        if server_opt is not None:
+            before = exchange.message_of(state.variables)
+            message, server = _server_step(server_opt, server, plan, before, message)
+        chosen = is_chosen.astype(jnp.float32)
+        mean_loss = (loss * chosen).sum() / chosen.sum()
+        info = Info(
+            jnp.where(is_chosen, loss, mean_loss),
+            chosen,
+            chosen,
+            chosen * message_size(plan),
+        )
+        variables = exchange.received(trained, message)
+        return FedAvgState(variables, opt_state, server), info
+
+    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+
+
+def _server_step(
+    server_opt: optax.GradientTransformation,
+    server: PyTree,
+    plan: MixPlan,
+    before: PyTree,
+    mean: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Moves the shared parameters of all rows by one step of the server's optimizer."""
+    change = jax.tree.map(jnp.subtract, _first_row(before), _first_row(mean))
+    gradient = where_shared(plan, change, jax.tree.map(jnp.zeros_like, change))
+    updates, server = jax.vmap(server_opt.update)(
+        gradient["params"], server, _first_row(before["params"])
+    )
+    params = jax.tree.map(
+        lambda old, update: old + jnp.broadcast_to(update, old.shape),
+        before["params"],
+        updates,
+    )
+    return where_shared(plan, {**mean, "params": params}, mean), server
+
+
+def _first_row(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[:1], tree)

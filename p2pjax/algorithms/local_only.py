@@ -1,0 +1,107 @@
+"""Everybody learns alone: the reference that collaboration has to beat.
+
+Also home of `local_epochs`, the training of methods that take whole local epochs.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax import data
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.stepwise import identical_models
+from p2pjax.data import AgentData, World, num_agents
+from p2pjax.tasks import Task
+from p2pjax.training import IN_PLACE, Extra, Learner, map_agents, take_steps
+from p2pjax.types import Array, Info, Key, PyTree, Variables
+
+
+class LocalOnlyState(NamedTuple):
+    """All agents' models and what their learners remember."""
+
+    variables: Variables  # leaves [N, ...]
+    opt_state: PyTree  # leaves [N, ...]
+
+
+def local_only(
+    task: Task, learner: Learner, *, batch_size: int, agent_loop: int = IN_PLACE
+) -> Algorithm:
+    """A round is one pass of every agent over its own data; nobody sends anything.
+
+    Args:
+      task: what every agent learns.
+      learner: how.
+      batch_size: B.
+      agent_loop: see `training.map_agents`.
+    """
+    train = local_epochs(learner, batch_size, agent_loop)
+
+    def init_fn(key: Key, world: World) -> LocalOnlyState:
+        variables = identical_models(key, task, num_agents(world))
+        return LocalOnlyState(variables, jax.vmap(learner.init)(variables))
+
+    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> tuple[()]:
+        del rng, world, num_rounds
+        return ()
+
+    def round_fn(
+        key: Key, t: Array, inputs: PyTree, state: LocalOnlyState, world: World
+    ) -> tuple[LocalOnlyState, Info]:
+        del inputs
+        one = jnp.ones(num_agents(world), jnp.int32)
+        variables, opt_state, loss = train(
+            key, t, one, state.variables, state.opt_state, world.train
+        )
+        none = jnp.zeros(num_agents(world), jnp.float32)
+        return LocalOnlyState(variables, opt_state), Info(loss, none, none, none)
+
+    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+
+
+def local_epochs(
+    learner: Learner, batch_size: int, agent_loop: int
+) -> Callable[..., tuple[Variables, PyTree, Array]]:
+    """Training of all agents for whole passes over their own data.
+
+    Returns:
+      `train(key, first_epoch, num_epochs, variables, opt_state, data)` with the passes
+      done before, and those to do now `[N]`. It returns variables, optimizer states and
+      mean losses `[N]`. Who has nothing to do costs nothing in a looping `agent_loop`.
+    """
+
+    def train(
+        key: Key,
+        first_epoch: Array,
+        num_epochs: Array,
+        variables: Variables,
+        opt_state: PyTree,
+        agents: AgentData,
+    ) -> tuple[Variables, PyTree, Array]:
+        largest = next(iter(agents.examples.values())).shape[1]
+        sampler = data.shuffled_epochs(batch_size, largest)
+
+        def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
+            key, examples, size, num_epochs = inputs
+            steps = data.steps_per_epoch(size, batch_size)
+            return take_steps(
+                learner,
+                sampler,
+                key,
+                examples,
+                size,
+                Extra(),
+                carry,
+                first_epoch * steps,
+                num_epochs * steps,
+            )
+
+        keys = jax.random.split(key, agents.size.shape[0])
+        carry, losses = map_agents(one_agent, agent_loop)(
+            (variables, opt_state), (keys, agents.examples, agents.size, num_epochs)
+        )
+        return *carry, losses
+
+    return train

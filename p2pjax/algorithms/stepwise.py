@@ -1,0 +1,277 @@
+"""Methods in which everybody takes one mini-batch step and then communicates.
+
+`stepwise` owns what they have in common: the clock, the graphs, the loop over steps,
+the counting. A `Protocol` is what distinguishes D-PSGD, D2, SGP and GoSGD: what an
+agent sends after a step and what it makes of what arrives.
+
+A round is one network epoch (`p2pjax.epochs`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax import data, epochs, exchange, mixing, owners, topology
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.data import World, num_agents
+from p2pjax.mixing import Peers
+from p2pjax.owners import MixPlan
+from p2pjax.tasks import Task
+from p2pjax.topology import Topology
+from p2pjax.training import IN_PLACE, Learner, local_training
+from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
+
+WEIGHT_FLOOR = 1e-30  # push-sum weights never get lower, so that none becomes zero
+
+# A graph, a sequence of graphs [G, N, D], or a function that draws a graph.
+Graphs = Topology | Callable[[np.random.Generator], Topology]
+Weigh = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
+# (what goes out, what stays at home, who counts how much) -> what everybody has then
+Exchange = Callable[[PyTree, PyTree, Peers], PyTree]
+
+
+class Sent(NamedTuple):
+    """Outcome of one communication of all agents."""
+
+    message: PyTree  # leaves [N, ...]: the models that everybody goes on with
+    memory: PyTree  # leaves [N, ...]
+    sent: Array  # [N] messages
+    received: Array  # [N] messages
+
+
+class Protocol(NamedTuple):
+    """How all agents communicate after a step; models are `exchange.message_of`."""
+
+    # host: a sequence of graphs [G, N, D] -> what the device needs of them, [G, ...]
+    wire: Callable[[Topology], PyTree]
+    # all agents' models at the start -> what the protocol remembers, leaves [N, ...]
+    init: Callable[[PyTree], PyTree]
+    # (key, wires of one graph, models before the step, after it, memory, exchange)
+    communicate: Callable[[Key, PyTree, PyTree, PyTree, PyTree, Exchange], Sent]
+
+
+class StepwiseState(NamedTuple):
+    """All agents' models, what their learners and the protocol remember."""
+
+    variables: Variables  # leaves [N, ...]
+    opt_state: PyTree  # leaves [N, ...]; never leaves its agent
+    memory: PyTree  # leaves [N, ...]; `Protocol.init`
+
+
+class StepwiseInputs(NamedTuple):
+    """What the host knows of every round; leaves `[R, ...]`."""
+
+    first_step: Array  # [R] steps taken before
+    num_steps: Array  # [R]
+    wires: PyTree  # [R, ...]; `Protocol.wire`
+
+
+def stepwise(
+    task: Task,
+    learner: Learner,
+    protocol: Protocol,
+    graph: Graphs,
+    *,
+    batch_size: int,
+    rewire_every: int | None = None,
+    local: Sequence[str] = exchange.FULL,
+    agent_loop: int = IN_PLACE,
+) -> Algorithm:
+    """A method in which steps and communications of all agents alternate.
+
+    Args:
+      task: what every agent learns.
+      learner: how.
+      protocol: `dpsgd()`, `d2()`, `sgp()` or `gosgd()`.
+      graph: who receives from whom: one graph, a sequence `[G, N, D]` that is used in
+        turn, or a function that draws a graph.
+      batch_size: B.
+      rewire_every: network epochs after which the next graph comes; None keeps the
+        first.
+      local: leaves that are not sent, see `exchange`.
+      agent_loop: see `training.map_agents`.
+    """
+    check_rewiring(graph, rewire_every)
+
+    def init_fn(key: Key, world: World) -> StepwiseState:
+        variables = identical_models(key, task, num_agents(world))
+        opt_state = jax.vmap(learner.init)(variables)
+        memory = protocol.init(exchange.message_of(variables))
+        return StepwiseState(variables, opt_state, memory)
+
+    def plan_fn(
+        rng: np.random.Generator, world: World, num_rounds: int
+    ) -> StepwiseInputs:
+        sizes = np.asarray(world.train.size)
+        num_steps = epochs.steps_of_epochs(sizes, batch_size, num_rounds)
+        first_step = np.cumsum(num_steps, dtype=np.int32) - num_steps
+        graphs, of_round = graphs_of_rounds(
+            rng, graph, rewire_every, num_agents(world), num_rounds
+        )
+        wires = protocol.wire(graphs)
+        wires = jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], wires)
+        return StepwiseInputs(first_step, num_steps, wires)
+
+    def round_fn(
+        key: Key, t: Array, inputs: StepwiseInputs, state: StepwiseState, world: World
+    ) -> tuple[StepwiseState, Info]:
+        del t
+        sampler = data.shuffled_epochs(batch_size, max_size(world))
+        train = local_training(learner, sampler, 1, agent_loop)
+        plan = message_plan(state.variables, local)
+        exchange_shared = _exchange(plan)
+
+        def one_step(step: Array, carry: PyTree) -> PyTree:
+            (variables, opt_state, memory), totals = carry
+            key_train, key_send = jax.random.split(jax.random.fold_in(key, step))
+            before = exchange.message_of(variables)
+            variables, opt_state, loss = train(
+                key_train,
+                inputs.first_step + step,
+                variables,
+                opt_state,
+                world.train,
+            )
+            after = exchange.message_of(variables)
+            message, memory, *counts = protocol.communicate(
+                key_send, inputs.wires, before, after, memory, exchange_shared
+            )
+            state = StepwiseState(
+                exchange.received(variables, message), opt_state, memory
+            )
+            return state, jax.tree.map(jnp.add, totals, (loss, *counts))
+
+        none = jnp.zeros(num_agents(world), jnp.float32)
+        state, (loss, sent, received) = jax.lax.fori_loop(
+            0, inputs.num_steps, one_step, (state, (none, none, none))
+        )
+        loss = loss / jnp.maximum(inputs.num_steps, 1).astype(jnp.float32)
+        return state, Info(loss, sent, received, sent * message_size(plan))
+
+    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+
+
+def identical_models(key: Key, task: Task, size: int) -> Variables:
+    """The same initial model for everybody, leaves `[size, ...]`."""
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), task.init(key)
+    )
+
+
+def max_size(world: World) -> int:
+    """Examples of the largest agent, M."""
+    return next(iter(world.train.examples.values())).shape[1]
+
+
+def message_plan(variables: Variables, local: Sequence[str]) -> MixPlan:
+    """Owner classes of stacked models of which the leaves `local` stay at home."""
+    message = exchange.message_of(variables)
+    size = jax.tree.leaves(message)[0].shape[0]
+    one_agent = jax.eval_shape(lambda m: jax.tree.map(lambda x: x[0], m), message)
+    return owners.whole_model(size, one_agent, local)
+
+
+def message_size(plan: MixPlan) -> int:
+    """Parameters in one message."""
+    return sum(c.size for c in plan.classes if c.is_shared)
+
+
+def where_shared(plan: MixPlan, shared: PyTree, kept: PyTree) -> PyTree:
+    """`shared` in the leaves that travel, `kept` in the others."""
+    travels = {b.leaf for c in plan.classes if c.is_shared for b in c.blocks}
+    leaves = zip(jax.tree.leaves(shared), jax.tree.leaves(kept), strict=True)
+    chosen = [pair[0 if i in travels else 1] for i, pair in enumerate(leaves)]
+    return jax.tree.unflatten(jax.tree.structure(kept), chosen)
+
+
+def _exchange(plan: MixPlan) -> Exchange:
+    def exchange_fn(outgoing: PyTree, kept: PyTree, peers: Peers) -> PyTree:
+        mixed = mixing.mix(outgoing, plan, lambda owner: mixing.best(peers, owner))
+        return where_shared(plan, mixed, kept)
+
+    return exchange_fn
+
+
+def wire_peers(weigh: Weigh) -> Callable[[Topology], Peers]:
+    """A `Protocol.wire` for protocols that need one matrix of every graph."""
+    return lambda graphs: jax.vmap(weigh)(jax.tree.map(jnp.asarray, graphs))
+
+
+def links(peers: Peers) -> Array:
+    """`[N, K]`: slots that are other agents."""
+    own = jnp.arange(peers.ids.shape[0], dtype=peers.ids.dtype)
+    return peers.ids != own[:, None]
+
+
+def counts(ids: Array, used: Array) -> tuple[Array, Array]:
+    """Messages that everybody sent and received, `[N]` each.
+
+    Args:
+      ids: senders in every receiver's slots, `[N, K]`.
+      used: slots in which a message came, `[N, K]`.
+    """
+    used = used.astype(jnp.float32)
+    sent = jnp.zeros(ids.shape[0], jnp.float32).at[ids].add(used)
+    return sent, used.sum(1)
+
+
+def push_sum(peers: Peers, weight: Array) -> tuple[Peers, Array]:
+    """One push-sum step of weighted models (Kempe, Dobra, Gehrke 2003).
+
+    Models x that count w are sent as w x and w, split by a column-stochastic matrix A;
+    a receiver divides one sum by the other. That is a mean of the models x.
+
+    Args:
+      peers: A.
+      weight: w, `[N]`.
+
+    Returns:
+      The row-stochastic matrix of that mean, and the new weights A w.
+    """
+    carried = jnp.asarray(peers.weight * weight[peers.ids])
+    carried = carried.at[:, 0].max(WEIGHT_FLOOR)
+    total = carried.sum(1)
+    return Peers(peers.ids, carried / total[:, None]), total
+
+
+def check_rewiring(graph: Graphs, rewire_every: int | None) -> None:
+    """Refuses a sequence that nothing switches, and switching without a sequence."""
+    is_sequence = callable(graph) or graph.mask.ndim == 3
+    if rewire_every is not None and (rewire_every < 1 or not is_sequence):
+        raise InputError(
+            "Need rewire_every of 1 or more and a sequence of graphs or a function "
+            f"that draws them, got rewire_every={rewire_every} and "
+            f"{'graphs' if is_sequence else 'one graph'}."
+        )
+    if rewire_every is None and not callable(graph) and is_sequence:
+        raise InputError(
+            "Need rewire_every for a sequence of graphs, got None: give the number of "
+            "network epochs after which the next graph comes."
+        )
+
+
+def graphs_of_rounds(
+    rng: np.random.Generator,
+    graph: Graphs,
+    rewire_every: int | None,
+    size: int,
+    num_rounds: int,
+) -> tuple[Topology, np.ndarray]:
+    """The graphs `[G, N, D]` of a run, and which of them each round uses, `[R]`."""
+    if callable(graph):
+        num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
+        graphs = topology.varying(graph, rng, num_graphs)
+    else:
+        graphs = graph if graph.mask.ndim == 3 else topology.stack([graph])
+    if graphs.mask.shape[1] != size:
+        raise InputError(
+            f"Need a graph of as many agents as the data have, {size}, got one of "
+            f"{graphs.mask.shape[1]}."
+        )
+    of_round = topology.graph_of_epoch(
+        np.arange(num_rounds), rewire_every or num_rounds, len(graphs.mask)
+    )
+    return graphs, of_round
