@@ -1,5 +1,7 @@
 """The MNIST studies: permutations, schemes, cases, runs, refusals."""
 
+import importlib
+
 import numpy as np
 import pytest
 from settings import TINY_DIGITS
@@ -222,6 +224,22 @@ def test_studies_run(run, args, figure, num_lines):
     rows = run_folder.read(folder)
     assert len({(row["scheme"], *row["setting"].values()) for row in rows}) == num_lines
     assert np.isfinite([row["loss"] for row in rows]).all()
+
+
+def test_runs_and_settings_of_a_scheme_share_a_program(run):
+    """Three runs at two settings, two schemes: two programs are compiled."""
+    advance = importlib.import_module("p2pjax.simulate")._advance
+    before = advance._cache_size()
+    folder = run(
+        *TINY_DIGITS,
+        "--study=difference",
+        "--values=0,6",
+        "--num_runs=3",
+        "--eval_every=3",
+        experiment="mnist",
+    )
+    assert len(run_folder.read(folder)) == 2 * 2 * 3
+    assert advance._cache_size() - before == 2
 
 
 def test_drift_saves_messages(run):
