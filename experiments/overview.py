@@ -96,10 +96,12 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
     """Three points per task, with bars from the 40th to the 60th percentile."""
     figure = Figure(figsize=(8, 0.45 * len(found) + 1.5), layout="constrained")
     axes = figure.add_subplot()
-    kinds = {"nothing shared": "s", "best partial": "o", "everything shared": "D"}
-    colors = matplotlib.colormaps["viridis_r"]([0.2, 0.55, 0.95])
-    for place, (label, marker) in enumerate(kinds.items()):
-        bars = [comparison[place + 1] for comparison in found]
+    kinds = {
+        "nothing shared": ("s", 0.2, [one.local for one in found]),
+        "best partial": ("o", 0.55, [one.partial for one in found]),
+        "everything shared": ("D", 0.95, [one.everything for one in found]),
+    }
+    for label, (marker, shade, bars) in kinds.items():
         axes.errorbar(
             [bar.median for bar in bars],
             range(len(found)),
@@ -108,7 +110,7 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
                 [bar.high - bar.median for bar in bars],
             ],
             fmt=marker,
-            color=colors[place],
+            color=matplotlib.colormaps["viridis_r"](shade),
             capsize=2,
             label=label,
         )

@@ -85,8 +85,18 @@ def _is_spread() -> bool:
 
 
 def place(tree: PyTree) -> PyTree:
-    """Puts arrays that have a leading agents axis where their agents live."""
+    """Puts arrays where their agents live, and on every device what is not per agent.
+
+    The agents are the leading axis of what the mesh divides evenly.
+    """
     mesh = jax.sharding.get_mesh()
     if AXIS not in mesh.axis_names:
         return jax.tree.map(jax.numpy.asarray, tree)
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
+
+    def put(leaf: jax.Array) -> jax.Array:
+        shape = jax.numpy.shape(leaf)
+        is_spread = bool(shape) and shape[0] % mesh.shape[AXIS] == 0
+        spec = PartitionSpec(AXIS) if is_spread else PartitionSpec()
+        return jax.device_put(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree.map(put, tree)

@@ -21,6 +21,10 @@ class Topology(NamedTuple):
     mask: Array  # [N, D] bool; True where there is a neighbour
 
 
+# A graph, a sequence of graphs [G, N, D], or a function that draws a graph.
+Graphs = Topology | Callable[[np.random.Generator], Topology]
+
+
 def from_graph(graph: nx.Graph) -> Topology:
     """Any networkx graph on nodes 0 .. N-1; directed edges go sender -> receiver."""
     num_agents = graph.number_of_nodes()
@@ -202,3 +206,43 @@ def num_components(topology: Topology, owner: np.ndarray, group: int) -> int:
             if linked and int(other) in members:
                 graph.add_edge(node, int(other))
     return nx.number_connected_components(graph)
+
+
+def check_rewiring(graph: Graphs, rewire_every: int | None) -> None:
+    """Refuses a sequence that nothing switches, and switching without a sequence."""
+    is_sequence = callable(graph) or graph.mask.ndim == 3
+    if rewire_every is not None and (rewire_every < 1 or not is_sequence):
+        raise InputError(
+            "Need rewire_every of 1 or more and a sequence of graphs or a function "
+            f"that draws them, got rewire_every={rewire_every} and "
+            f"{'graphs' if is_sequence else 'one graph'}."
+        )
+    if rewire_every is None and not callable(graph) and is_sequence:
+        raise InputError(
+            "Need rewire_every for a sequence of graphs, got None: give the number of "
+            "network epochs after which the next graph comes."
+        )
+
+
+def graphs_of_rounds(
+    rng: np.random.Generator,
+    graph: Graphs,
+    rewire_every: int | None,
+    size: int,
+    num_rounds: int,
+) -> tuple[Topology, np.ndarray]:
+    """The graphs `[G, N, D]` of a run, and which of them each round uses, `[R]`."""
+    if callable(graph):
+        num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
+        graphs = varying(graph, rng, num_graphs)
+    else:
+        graphs = graph if graph.mask.ndim == 3 else stack([graph])
+    if graphs.mask.shape[1] != size:
+        raise InputError(
+            f"Need a graph of as many agents as the data have, {size}, got one of "
+            f"{graphs.mask.shape[1]}."
+        )
+    of_round = graph_of_epoch(
+        np.arange(num_rounds), rewire_every or num_rounds, len(graphs.mask)
+    )
+    return graphs, of_round

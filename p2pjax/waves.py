@@ -25,8 +25,7 @@ class Waves(NamedTuple):
     Parameters fall into G groups of leaves, which may be merged from some senders only.
     """
 
-    num_waves: np.ndarray  # [R]
-    width: np.ndarray  # [R, W] trainings of the wave, the first ones of E
+    width: np.ndarray  # [R, W] trainings of the wave, the first of E; 0 at the end
     agent: np.ndarray  # [R, W, E] who trains
     training: np.ndarray  # [R, W, E] its number in the sequence
     slot: np.ndarray  # [R, W, E] mailbox that it empties
@@ -120,7 +119,7 @@ def traffic(schedule: Schedule, num_agents: int, num_epochs: int) -> Traffic:
 
 def mean_width(waves: Waves) -> float:
     """Trainings per wave."""
-    return float(waves.width.sum() / waves.num_waves.sum())
+    return float(waves.width.sum() / (waves.width > 0).sum())
 
 
 def _merge(schedule: Schedule, merges: Merges, arrival: int) -> Sequence[bool]:
@@ -239,7 +238,6 @@ def _tables(
     most = max(1, max(map(len, posts.values()), default=1))
     num_groups = own.shape[1]
     waves = Waves(
-        num_waves=(width > 0).sum(1).astype(np.int32),
         width=width,
         agent=np.zeros(shape, np.int32),
         training=np.zeros(shape, np.int32),

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax import events, owners, sharding, waves
+from p2pjax import events, owners, sharding, topology, waves
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.data import AgentData, World, num_agents
 from p2pjax.events import Timing
 from p2pjax.exchange import message_of, received
 from p2pjax.slices import LOCAL
-from p2pjax.topology import Topology
+from p2pjax.topology import Graphs, Topology
 from p2pjax.training import VMAP
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 from p2pjax.waves import Traffic, Waves
@@ -54,8 +54,9 @@ Awake = Callable[[Key, Agent, AgentData, AgentData], tuple[Agent, Array]]
 def asynchronous(
     init: Callable[[Key, World], Agent],
     awake: Awake,
-    receivers: Callable[[np.random.Generator, int], Topology],
+    graph: Graphs,
     *,
+    rewire_every: int | None = None,
     timing: Timing = Timing(),
     local: tuple[str, ...] = (),
     num_mailboxes: int | None = None,
@@ -67,8 +68,10 @@ def asynchronous(
     Args:
       init: all agents at the start, leaves `[N, ...]`.
       awake: what ONE agent does when it wakes; its model is merged already.
-      receivers: `(rng, rounds)` -> whom each agent sends to in every network epoch,
-        leaves `[R, N, D]`.
+      graph: who receives from whom: one graph, a sequence `[G, N, D]` that is used in
+        turn, or a function that draws a graph.
+      rewire_every: network epochs after which the next graph comes; None keeps the
+        first.
       timing: when agents wake and messages arrive.
       local: leaves that are not exchanged (`exchange`).
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
@@ -76,6 +79,7 @@ def asynchronous(
       agent_loop: `VMAP` trains the agents of a wave in one batch; any other number
         takes them one after the other, in place, on every device its own.
     """
+    topology.check_rewiring(graph, rewire_every)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
 
     def init_fn(key: Key, world: World) -> AsynchronousState:
@@ -88,8 +92,12 @@ def asynchronous(
 
     def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Inputs:
         sizes = np.asarray(world.train.size)
-        graph = receivers(rng, num_rounds)
-        schedule = events.draw(rng, graph, sizes, num_rounds, timing)
+        graphs, of_round = topology.graphs_of_rounds(
+            rng, graph, rewire_every, len(sizes), num_rounds
+        )
+        to = topology.receivers(graphs)
+        to = Topology(to.neighbor[of_round], to.mask[of_round])
+        schedule = events.draw(rng, to, sizes, num_rounds, timing)
         packed, needed = waves.pack(
             schedule, len(sizes), num_rounds, max_width=max_width
         )
@@ -130,7 +138,7 @@ def _in_place(awake: Awake, local: tuple[str, ...]) -> Callable[..., Asynchronou
         first = sharding.first_agent(num_own)
 
         def one_wave(number: Array, state: AsynchronousState) -> AsynchronousState:
-            wave = _take(number, tables._replace(num_waves=()))
+            wave = _take(number, tables)
             place = wave.agent - first  # [E] among this device's agents
             is_event = jnp.arange(len(place)) < wave.width
             is_mine = is_event & (place >= 0) & (place < num_own)
@@ -190,7 +198,7 @@ def _in_place(awake: Awake, local: tuple[str, ...]) -> Callable[..., Asynchronou
             state = jax.lax.fori_loop(0, is_mine.sum(), one_training, state)
             return jax.lax.fori_loop(0, wave.width, one_posting, state)
 
-        return jax.lax.fori_loop(0, tables.num_waves, one_wave, state)
+        return jax.lax.fori_loop(0, (tables.width > 0).sum(), one_wave, state)
 
     return run
 
@@ -210,7 +218,7 @@ def _in_batches(
         nobody = train.size.shape[0]
 
         def one_wave(number: Array, state: AsynchronousState) -> AsynchronousState:
-            wave = _take(number, tables._replace(num_waves=()))
+            wave = _take(number, tables)
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
             at = jnp.where(is_event, wave.agent, nobody)  # [E]
             agents, mailbox, loss = state
@@ -240,7 +248,7 @@ def _in_batches(
             loss = jnp.asarray(loss).at[at].set(last.astype(loss.dtype), mode="drop")
             return AsynchronousState(agents, mailbox, loss)
 
-        return jax.lax.fori_loop(0, tables.num_waves, one_wave, state)
+        return jax.lax.fori_loop(0, (tables.width > 0).sum(), one_wave, state)
 
     return run
 

@@ -7,16 +7,15 @@ validation data, the agent's weights are frozen in its next one: only batch norm
 follows the local data. A frozen agent still averages what it receives and sends.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from p2pjax import exchange
 from p2pjax.algorithms.asynchronous import Agent, asynchronous
 from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.stepwise import identical_models
 from p2pjax.data import (
     AgentData,
     World,
@@ -27,7 +26,7 @@ from p2pjax.data import (
 )
 from p2pjax.events import Timing
 from p2pjax.tasks import Task
-from p2pjax.topology import Topology
+from p2pjax.topology import Graphs
 from p2pjax.training import IN_PLACE, Extra, Learner, take_steps
 from p2pjax.types import Array, Key, Variables
 
@@ -44,10 +43,10 @@ class Progress(NamedTuple):
 def p2p_bn(
     task: Task,
     learner: Learner,
-    receivers: Callable[[np.random.Generator, int], Topology],
+    graph: Graphs,
     *,
     batch_size: int,
-    max_size: int,
+    rewire_every: int | None = None,
     fine_tuning: bool = True,
     growing_momentum: bool = False,
     rate: Array | None = None,
@@ -62,9 +61,9 @@ def p2p_bn(
     Args:
       task: what every agent learns.
       learner: how; with fine-tuning, its optimizer has to be made `by_part`.
-      receivers: `(rng, rounds)` -> whom each agent sends to, leaves `[R, N, D]`.
+      graph: who receives from whom, see `asynchronous`.
       batch_size: examples of a mini-batch.
-      max_size: examples of the agent that has most.
+      rewire_every: network epochs after which the next graph comes.
       fine_tuning: whether agents that do not improve freeze all but batch norm. Without
         it, or for networks without batch norm, validation data is not used.
       growing_momentum: let the running statistics keep more and more, up to 0.99.
@@ -75,13 +74,10 @@ def p2p_bn(
       max_width: see `asynchronous`.
       agent_loop: see `asynchronous`.
     """
-    sampler = shuffled_epochs(batch_size, max_size)
 
     def init_fn(key: Key, world: World) -> Agent:
         size = num_agents(world)
-        variables = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), task.init(key)
-        )
+        variables = identical_models(key, task, size)
         opt_state = jax.vmap(learner.init)(variables)
         progress = Progress(jnp.zeros(size, bool), jnp.zeros(size, jnp.int32))
         rates = jnp.ones(size) if rate is None else jnp.asarray(rate)
@@ -99,6 +95,8 @@ def p2p_bn(
                 for name in variables.params
                 if "norm" not in name
             }
+        max_size = next(iter(train.examples.values())).shape[0]
+        sampler = shuffled_epochs(batch_size, max_size)
         num_steps = steps_per_epoch(train.size, batch_size)
         (variables, opt_state), loss = take_steps(
             learner,
@@ -131,7 +129,8 @@ def p2p_bn(
     return asynchronous(
         init_fn,
         awake_fn,
-        receivers,
+        graph,
+        rewire_every=rewire_every,
         timing=timing,
         local=local,
         num_mailboxes=num_mailboxes,

@@ -20,14 +20,12 @@ from p2pjax.data import World, num_agents
 from p2pjax.mixing import Peers
 from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
-from p2pjax.topology import Topology
+from p2pjax.topology import Graphs, Topology
 from p2pjax.training import IN_PLACE, Learner, local_training
-from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
+from p2pjax.types import Array, Info, Key, PyTree, Variables
 
 WEIGHT_FLOOR = 1e-30  # push-sum weights never get lower, so that none becomes zero
 
-# A graph, a sequence of graphs [G, N, D], or a function that draws a graph.
-Graphs = Topology | Callable[[np.random.Generator], Topology]
 Weigh = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
 # (what goes out, what stays at home, who counts how much) -> what everybody has then
 Exchange = Callable[[PyTree, PyTree, Peers], PyTree]
@@ -94,7 +92,7 @@ def stepwise(
       local: leaves that are not sent, see `exchange`.
       agent_loop: see `training.map_agents`.
     """
-    check_rewiring(graph, rewire_every)
+    topology.check_rewiring(graph, rewire_every)
 
     def init_fn(key: Key, world: World) -> StepwiseState:
         variables = identical_models(key, task, num_agents(world))
@@ -108,7 +106,7 @@ def stepwise(
         sizes = np.asarray(world.train.size)
         num_steps = epochs.steps_of_epochs(sizes, batch_size, num_rounds)
         first_step = np.cumsum(num_steps, dtype=np.int32) - num_steps
-        graphs, of_round = graphs_of_rounds(
+        graphs, of_round = topology.graphs_of_rounds(
             rng, graph, rewire_every, num_agents(world), num_rounds
         )
         wires = protocol.wire(graphs)
@@ -235,43 +233,3 @@ def push_sum(peers: Peers, weight: Array) -> tuple[Peers, Array]:
     carried = carried.at[:, 0].max(WEIGHT_FLOOR)
     total = carried.sum(1)
     return Peers(peers.ids, carried / total[:, None]), total
-
-
-def check_rewiring(graph: Graphs, rewire_every: int | None) -> None:
-    """Refuses a sequence that nothing switches, and switching without a sequence."""
-    is_sequence = callable(graph) or graph.mask.ndim == 3
-    if rewire_every is not None and (rewire_every < 1 or not is_sequence):
-        raise InputError(
-            "Need rewire_every of 1 or more and a sequence of graphs or a function "
-            f"that draws them, got rewire_every={rewire_every} and "
-            f"{'graphs' if is_sequence else 'one graph'}."
-        )
-    if rewire_every is None and not callable(graph) and is_sequence:
-        raise InputError(
-            "Need rewire_every for a sequence of graphs, got None: give the number of "
-            "network epochs after which the next graph comes."
-        )
-
-
-def graphs_of_rounds(
-    rng: np.random.Generator,
-    graph: Graphs,
-    rewire_every: int | None,
-    size: int,
-    num_rounds: int,
-) -> tuple[Topology, np.ndarray]:
-    """The graphs `[G, N, D]` of a run, and which of them each round uses, `[R]`."""
-    if callable(graph):
-        num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
-        graphs = topology.varying(graph, rng, num_graphs)
-    else:
-        graphs = graph if graph.mask.ndim == 3 else topology.stack([graph])
-    if graphs.mask.shape[1] != size:
-        raise InputError(
-            f"Need a graph of as many agents as the data have, {size}, got one of "
-            f"{graphs.mask.shape[1]}."
-        )
-    of_round = topology.graph_of_epoch(
-        np.arange(num_rounds), rewire_every or num_rounds, len(graphs.mask)
-    )
-    return graphs, of_round
