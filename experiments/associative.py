@@ -20,7 +20,6 @@ from experiments.averaging_study import (
     Case,
     Program,
     averaging_program,
-    learning_rate,
     run_study,
 )
 from p2pjax.data import World
@@ -91,7 +90,7 @@ def build_program(case: Case, world: World) -> Program:
     return averaging_program(
         case,
         associative.associative(_NUM_BITS.value, _NUM_HIDDEN.value, threshold),
-        associative.associative_rule(learning_rate(), threshold),
+        associative.associative_rule(common.learning_rate(0.1), threshold),
         associative.wiring(),
         shared_init=False,
     )

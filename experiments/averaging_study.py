@@ -18,6 +18,7 @@ from absl import flags
 
 from experiments import common, runner
 from experiments.averaging_schemes import level_layout, one_model
+from experiments.runner import Program
 from p2pjax import (
     InputError,
     averaging,
@@ -28,12 +29,11 @@ from p2pjax import (
     topology,
     training,
 )
-from p2pjax.algorithms.base import Algorithm
 from p2pjax.algorithms.partial_averaging import partial_averaging, share
 from p2pjax.averaging import Averaging
 from p2pjax.data import World
 from p2pjax.models import mlp
-from p2pjax.simulate import Evaluate, on_test_sets
+from p2pjax.simulate import on_test_sets
 from p2pjax.slices import Layout, Scheme, Wiring
 from p2pjax.tasks import Task
 from p2pjax.training import Learner
@@ -44,10 +44,6 @@ LOSSES = {
     "cross_entropy": tasks.binary_cross_entropy,
 }
 
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 50, "Examples of a mini-batch.", lower_bound=1
-)
-_LEARNING_RATE = flags.DEFINE_float("learning_rate", 0.1, "Rate of plain SGD.")
 _PER_SAMPLE = flags.DEFINE_bool(
     "per_sample", True, "Update after every example of a mini-batch, as in the paper."
 )
@@ -93,13 +89,6 @@ class Case(NamedTuple):
     drift: float | None = None  # --drift if not given
     runs: Sequence[int] | None = None  # all if not given
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
-
-
-class Program(NamedTuple):
-    """A case, ready to run."""
-
-    algorithm: Algorithm
-    evaluate: Evaluate
 
 
 def level_cases(
@@ -180,7 +169,7 @@ def perceptron_program(case: Case, world: World) -> Program:
             f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
         )
     task = tasks.classification(mlp.MLP(widths[1:]), example_shape, LOSSES[_LOSS.value])
-    learner = training.gradient_descent(task, optax.sgd(learning_rate()))
+    learner = training.gradient_descent(task, optax.sgd(common.learning_rate(0.1)))
     if _PER_SAMPLE.value:
         learner = training.per_sample(learner)
     return averaging_program(case, task, learner, mlp.wiring(len(widths) - 1))
@@ -199,7 +188,7 @@ def averaging_program(
     algorithm = partial_averaging(
         task,
         learner,
-        data.cyclic_window(case.batch_size or _BATCH_SIZE.value),
+        data.cyclic_window(case.batch_size or common.BATCH_SIZE.value),
         sharing,
         _averaging(len(case.scheme.networks)),
         average_every=_AVERAGE_EVERY.value,
@@ -216,13 +205,6 @@ def averaging_program(
         }
 
     return Program(algorithm, evaluate)
-
-
-def learning_rate() -> float:
-    """The rate that the flags give."""
-    if not 0 < _LEARNING_RATE.value < float("inf"):
-        raise InputError(f"Need a positive learning rate, got {_LEARNING_RATE.value}.")
-    return _LEARNING_RATE.value
 
 
 def _averaging(num_agents: int) -> Averaging:

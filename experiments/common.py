@@ -35,10 +35,19 @@ NUM_RUNS = flags.DEFINE_integer(
     "num_runs", 1, "Repetitions with other splits and initial weights.", lower_bound=1
 )
 NUM_ROUNDS = flags.DEFINE_integer(
-    "num_rounds", 200, "Rounds of a run; one mini-batch each.", lower_bound=1
+    "num_rounds",
+    200,
+    "Rounds of a run: mini-batches, or network epochs in next_word.",
+    lower_bound=1,
 )
 EVAL_EVERY = flags.DEFINE_integer(
     "eval_every", 10, "Rounds between two evaluations.", lower_bound=1
+)
+BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 50, "Examples of a mini-batch.", lower_bound=1
+)
+LEARNING_RATE = flags.DEFINE_float(
+    "learning_rate", None, "Of the optimizer; what the paper has if not given."
 )
 CHECKPOINT_EVERY = flags.DEFINE_integer(
     "checkpoint_every",
@@ -95,6 +104,14 @@ def agent_loop() -> int:
     """How many agents train side by side."""
     assert AGENT_LOOP.value is not None, "settle_defaults comes first"
     return AGENT_LOOP.value
+
+
+def learning_rate(default: float) -> float:
+    """The rate that the flags give, or the experiment's own."""
+    rate = default if LEARNING_RATE.value is None else LEARNING_RATE.value
+    if not 0 < rate < float("inf"):
+        raise InputError(f"Need a positive learning rate, got {rate}.")
+    return rate
 
 
 def _num_cores() -> int:

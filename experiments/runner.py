@@ -24,6 +24,13 @@ from p2pjax.data import World
 from p2pjax.simulate import Evaluate, Snapshot, initial_state, simulate
 
 
+class Program(NamedTuple):
+    """A method, ready to run, and how its models are judged."""
+
+    algorithm: Algorithm
+    evaluate: Evaluate
+
+
 class Job(NamedTuple):
     """One run of one scheme."""
 
@@ -158,9 +165,16 @@ def _row(job: Job, done: Done, snapshot: Snapshot) -> Row:
         "train_loss": snapshot.info.train_loss[-1].mean(),
         "messages": done.messages,
         "bytes": done.payload * metrics.BYTES_PER_PARAMETER,
+        **_time(snapshot),
         **job.facts,
         "agent_accuracy": snapshot.metrics["accuracy"],
     }
+
+
+def _time(snapshot: Snapshot) -> dict[str, Any]:
+    """Simulated time, where the method has any."""
+    time = snapshot.info.time
+    return {} if time is None else {"time": time[-1]}
 
 
 def _save(folder: Path, job: int, done: Done, state: Any) -> None:

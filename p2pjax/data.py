@@ -139,6 +139,17 @@ def stack_agents(agents: list[dict[str, np.ndarray]]) -> AgentData:
     return AgentData(stacked, np.asarray(sizes, np.int32))
 
 
+def widened(split: AgentData, num_examples: int) -> AgentData:
+    """The same examples with more padding, so that worlds can have equal shapes."""
+
+    def pad(leaf: Array) -> np.ndarray:
+        more = num_examples - leaf.shape[1]
+        return np.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2))
+
+    examples = {name: pad(leaf) for name, leaf in split.examples.items()}
+    return AgentData(examples, split.size)
+
+
 def num_agents(world: World) -> int:
     """N."""
     return world.train.size.shape[0]

@@ -37,6 +37,20 @@ def parameter_norm(params: PyTree) -> Array:
     return jnp.sqrt(sum(leaves))
 
 
+def consensus_distance(params: PyTree) -> Array:
+    """How far the agents' models are from their mean: root of the mean square, `[]`."""
+    squares = [
+        jnp.square(p - p.mean(0, keepdims=True)).sum() for p in jax.tree.leaves(params)
+    ]
+    num_agents = jax.tree.leaves(params)[0].shape[0]
+    return jnp.sqrt(sum(squares) / num_agents)
+
+
+def worst_decile(values: Array) -> Array:
+    """Mean of the worst tenth of the agents' values `[N]`, at least one of them."""
+    return jnp.sort(values)[: -(-values.shape[0] // 10)].mean()
+
+
 def disagreement(params: PyTree, plan: MixPlan) -> Array:
     """How far the members of each owner class are apart, `[C]`.
 

@@ -188,6 +188,7 @@ def on_embedded_data(flagfile, train_size, test_size):
         "mnist": ("--dataset=digits", *sizes),
         "vsn": ("--dataset=synthetic", *sizes),
         "associative": (),
+        "next_word": ("--dataset=speakers", "--num_words=20", "--units=4"),
     }[experiment]
     if "auto" in flagfile.name:
         small += ("--values=1",)  # mini-batches before the grouping, which is run here
@@ -200,18 +201,28 @@ def on_embedded_data(flagfile, train_size, test_size):
 def test_flagfiles_build(parse, flagfile):
     experiment, args = on_embedded_data(flagfile, train_size=4, test_size=10)
     parse(*args, experiment=experiment)
-    module = experiment_modules.MODULES[experiment]
+    for program, world in first_and_last(experiment_modules.MODULES[experiment]):
+        state = jax.eval_shape(program.algorithm.init, jax.random.key(0), world)
+        models = jax.eval_shape(program.algorithm.models, state)
+        metrics = jax.eval_shape(program.evaluate, models, world)
+        assert metrics["accuracy"].shape == world.train.size.shape
+
+
+def first_and_last(module):
+    """Programs of an experiment, with the data of their first run."""
+    if hasattr(module, "make_jobs"):
+        jobs = module.make_jobs()
+        return [(job, job.make_world()) for job in (jobs[0], jobs[-1])]
     if hasattr(module, "load_examples"):
         cases = module.make_cases(module.load_examples())
     else:
         cases = module.make_cases()
     build = getattr(module, "build_program", averaging_study.perceptron_program)
-    for case in (cases[0], cases[-1]):
-        world = case.make_world(0)
-        program = build(case, world)
-        state = jax.eval_shape(program.algorithm.init, jax.random.key(0), world)
-        metrics = jax.eval_shape(program.evaluate, state.variables, world)
-        assert metrics["accuracy"].shape == world.train.size.shape
+    worlds = [case.make_world(0) for case in (cases[0], cases[-1])]
+    return [
+        (build(cases[0], worlds[0]), worlds[0]),
+        (build(cases[-1], worlds[1]), worlds[1]),
+    ]
 
 
 @pytest.mark.slow
@@ -433,3 +444,40 @@ def test_overview(run, tmp_path):
     only = run(*TINY, "--levels=50", workdir="only")
     with pytest.raises(InputError, match="nothing shared, a part shared"):
         overview.main([str(only)])
+
+
+def test_next_word(run, capsys):
+    small = (
+        "--num_agents=4",
+        "--num_words=20",
+        "--units=4",
+        "--degree=2",
+        "--num_rounds=2",
+        "--eval_every=1",
+    )
+    folder = run(
+        *small, "--methods=gosgd,p2p_bn", "--num_runs=2", experiment="next_word"
+    )
+    rows = run_folder.read(folder)
+    assert [(row["scheme"], row["run"], row["round"]) for row in rows] == [
+        (method, run, number)
+        for method in ("gosgd", "p2p_bn")
+        for run in (0, 1)
+        for number in (1, 2)
+    ]
+    asynchronous = [row for row in rows if row["scheme"] == "p2p_bn"]
+    assert [row["messages"] for row in asynchronous] == [0, 2, 0, 2]
+    assert all("time" in row for row in asynchronous)
+    assert {"worst_decile", "consensus_distance"} <= set(rows[0])
+    assert "mean of max" in capsys.readouterr().out
+    for args, message in (
+        (("--methods=push",), "Need methods among local_only"),
+        (("--degree=4",), "4"),
+        (("--dataset=chat",), "Need --data_dir for --dataset=chat"),
+        (("--data_dir=x",), "Got --data_dir without --dataset"),
+        (("--learning_rate=0",), "positive learning rate, got 0"),
+    ):
+        with pytest.raises(SystemExit) as exit_info:
+            run(*small, *args, workdir="refused", experiment="next_word")
+        assert exit_info.value.code == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,205 @@
+"""Next-word prediction by peers, one user per agent (Sajina 2025, first study).
+
+    python -m experiments.next_word --flagfile=experiments/flags/next_word.quick.flags
+
+Every agent has the texts of one user, and a round is a network epoch. Studies:
+`methods` compares methods on one graph, `ablation`, `ring`, `sparse`, `scaling` and
+`references` are those of the thesis.
+"""
+
+import itertools
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags, logging
+
+from data import chat, reddit, shakespeare, speakers, stackoverflow, text
+from data.text import Corpus, Documents
+from experiments import common, figures, protocol_study, runner
+from experiments.protocol_study import Setting
+from p2pjax import InputError, data
+from p2pjax.data import AgentData, World
+
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(protocol_study)
+
+LOADERS: dict[str, Callable[[str], Documents]] = {
+    "shakespeare": shakespeare.load,
+    "chat": chat.load,
+    "reddit": reddit.load,
+    "stackoverflow": stackoverflow.load,
+}
+_STUDY = flags.DEFINE_enum(
+    "study",
+    "methods",
+    ["methods", "ablation", "ring", "sparse", "scaling", "references"],
+    "What is compared.",
+)
+_DATASET = flags.DEFINE_enum(
+    "dataset",
+    None,
+    ["speakers", *LOADERS],
+    "Generated texts of speakers (the default), or a data set in --data_dir.",
+)
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 100, "Users, one per agent.")
+_NUM_WORDS = flags.DEFINE_integer(
+    "num_words", 10_000, "Words of the vocabulary, the most frequent ones.", 1
+)
+_MIN_TRAIN = flags.DEFINE_integer(
+    "min_train", 1, "Fewest training samples of a user.", 1
+)
+_MAX_TRAIN = flags.DEFINE_integer(
+    "max_train", None, "Most training samples of a user; no limit if not given."
+)
+_METHODS = flags.DEFINE_list(
+    "methods",
+    list(protocol_study.METHODS),
+    f"Of the study `methods`: {', '.join(protocol_study.METHODS)}.",
+)
+_SIZES = flags.DEFINE_list("sizes", ["100", "500"], "Agents of the study `scaling`.")
+
+
+class Case(NamedTuple):
+    """One line of a study."""
+
+    name: str
+    setting: dict[str, Any]
+    protocol: Setting
+
+
+def load_documents() -> Documents:
+    """The texts that the flags name."""
+    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
+    if dataset is None and data_dir is not None:
+        raise InputError(
+            "Got --data_dir without --dataset: add --dataset=shakespeare or another."
+        )
+    if dataset is None:
+        logging.info("No --dataset given: generated texts of speakers are used.")
+    if dataset in (None, "speakers"):
+        most = max(_num_agents_of(case) for case in make_cases())
+        num_speakers = most * common.NUM_RUNS.value
+        return speakers.speakers(num_speakers, seed=common.SEED.value)
+    if data_dir is None:
+        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
+    return LOADERS[dataset](data_dir)
+
+
+def make_cases() -> list[Case]:
+    """What the study compares."""
+    plain = Setting(method="p2p_bn", num_agents=_NUM_AGENTS.value)
+    compared = ("d2", "gosgd", "sgp", "p2p_bn")
+    cases: list[tuple[Setting, dict[str, Any]]] = []
+    if _STUDY.value == "methods":
+        for method in _METHODS.value:
+            cases.append((plain._replace(method=method), {}))
+    elif _STUDY.value == "ablation":  # E1
+        for directed, method in itertools.product(
+            (True, False), ("p2p_bn", "p2p_bn_no_tuning")
+        ):
+            setting = plain._replace(method=method, directed=directed)
+            cases.append((setting, {"directed": directed}))
+    elif _STUDY.value == "ring":  # E2
+        for batch_norm, directed, method in itertools.product(
+            (True, False), (True, False), compared
+        ):
+            if method == "p2p_bn" and not batch_norm:
+                method = "p2p_bn_no_tuning"
+            setting = plain._replace(
+                method=method, ring=True, directed=directed, batch_norm=batch_norm
+            )
+            cases.append((setting, {"directed": directed, "batch_norm": batch_norm}))
+    elif _STUDY.value == "sparse":  # E3
+        for directed, rewire_every, method in itertools.product(
+            (True, False), (None, 5), compared
+        ):
+            setting = plain._replace(
+                method=method, directed=directed, rewire_every=rewire_every
+            )
+            varied = {"directed": directed, "varying": rewire_every is not None}
+            cases.append((setting, varied))
+    elif _STUDY.value == "scaling":  # E4
+        for size, method in itertools.product(
+            common.integers("sizes", _SIZES.value), compared
+        ):
+            setting = plain._replace(
+                method=method, num_agents=size, growing_momentum=True
+            )
+            cases.append((setting, {"num_agents": size}))
+    else:  # E5
+        for method in ("local_only", "central"):
+            cases.append((plain._replace(method=method), {}))
+    return [Case(setting.method, varied, setting) for setting, varied in cases]
+
+
+def _num_agents_of(case: Case) -> int:
+    return case.protocol.num_agents
+
+
+def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
+    """Other users in every run, all worlds with the same shapes."""
+    worlds = []
+    for run in range(common.NUM_RUNS.value):
+        users = text.select(
+            corpus,
+            num_agents=num_agents,
+            run=run,
+            seed=common.SEED.value,
+            min_train=_MIN_TRAIN.value,
+            max_train=_MAX_TRAIN.value,
+        )
+        rng = np.random.default_rng([common.SEED.value, run])
+        worlds.append(text.world_of_users(corpus, users, rng))
+    train = _same_width([world.train for world in worlds])
+    valid = _same_width([world.valid for world in worlds])
+    test = _same_width([world.test for world in worlds])
+    clusters = [world.cluster for world in worlds]
+    return list(map(World, train, valid, test, clusters))
+
+
+def _same_width(splits: list[AgentData]) -> list[AgentData]:
+    longest = max(split.examples["y"].shape[1] for split in splits)
+    return [data.widened(split, longest) for split in splits]
+
+
+def make_jobs() -> list[runner.Job]:
+    """All runs of all cases."""
+    cases = make_cases()
+    corpus = text.encode(load_documents(), _NUM_WORDS.value)
+    worlds = cache(lambda num_agents: make_worlds(corpus, num_agents))
+    jobs = []
+    for case in cases:
+        program = protocol_study.build_program(
+            case.protocol, corpus.vocabulary.num_ids, text.WINDOW
+        )
+        for run, world in enumerate(worlds(_num_agents_of(case))):
+            jobs.append(
+                runner.Job(
+                    scheme=case.name,
+                    setting=case.setting,
+                    run=run,
+                    algorithm=program.algorithm,
+                    evaluate=program.evaluate,
+                    make_world=partial(_given, world),
+                )
+            )
+    return jobs
+
+
+def _given(world: World) -> World:
+    return world
+
+
+def main() -> None:
+    """Runs the study that the flags name."""
+    summary = ("accuracy", "loss", "messages", "bytes", "worst_decile")
+    folder = runner.run_jobs("next_word", make_jobs(), summary)
+    figures.accuracy_by_round(folder)
+    figures.print_summary(folder)
+    protocol_study.print_tops(folder)
+
+
+if __name__ == "__main__":
+    common.run(main)

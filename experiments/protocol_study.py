@@ -1,0 +1,228 @@
+"""Peer-to-peer methods by name, ready to run, and how they are compared."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import optax
+from absl import flags
+
+from experiments import common, run_folder
+from experiments.runner import Program
+from p2pjax import (
+    InputError,
+    exchange,
+    graphs,
+    metrics,
+    statistics,
+    tasks,
+    topology,
+    training,
+)
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.central import central
+from p2pjax.algorithms.d2 import d2
+from p2pjax.algorithms.dpsgd import dpsgd
+from p2pjax.algorithms.fedavg import fedavg
+from p2pjax.algorithms.gosgd import gosgd
+from p2pjax.algorithms.local_only import local_only
+from p2pjax.algorithms.p2p_bn import p2p_bn
+from p2pjax.algorithms.sgp import sgp
+from p2pjax.algorithms.stepwise import Protocol, stepwise
+from p2pjax.data import World
+from p2pjax.events import Timing
+from p2pjax.models.gru import NextWord
+from p2pjax.simulate import on_test_sets
+from p2pjax.tasks import Task
+from p2pjax.topology import Graphs
+from p2pjax.training import Learner
+from p2pjax.types import Array, Variables
+
+SHARING = {
+    "full": exchange.FULL,
+    "fed_bn": exchange.FED_BN,
+    "silo_bn": exchange.SILO_BN,
+}
+_UNITS = flags.DEFINE_integer(
+    "units", 100, "Size of the embedding, the GRU and the dense layer.", lower_bound=1
+)
+_DEGREE = flags.DEFINE_integer(
+    "degree", 3, "Agents that everybody receives from in a sparse graph.", lower_bound=1
+)
+_SHARING = flags.DEFINE_enum(
+    "sharing",
+    "full",
+    list(SHARING),
+    "What is sent: everything, all but batch norm, or all but its statistics.",
+)
+_CLIENTS = flags.DEFINE_integer(
+    "clients", 10, "Agents that take part in a round of FedAvg.", lower_bound=1
+)
+_POISSON = flags.DEFINE_bool(
+    "poisson", False, "Asynchronous agents wake by clocks of their own."
+)
+_MEAN_DELAY = flags.DEFINE_float(
+    "mean_delay", 0.0, "Of asynchronous messages; one unit is N awakenings."
+)
+_LOSS_PROBABILITY = flags.DEFINE_float(
+    "loss_probability", 0.0, "Of asynchronous messages and of those of SGP."
+)
+
+
+class Setting(NamedTuple):
+    """Which method runs on which graph."""
+
+    method: str
+    num_agents: int
+    ring: bool = False  # else sparse
+    directed: bool = True
+    rewire_every: int | None = None  # network epochs
+    batch_norm: bool = True
+    growing_momentum: bool = False
+
+
+def graph_of(setting: Setting) -> Graphs:
+    """The graph of a setting, or how to draw one."""
+    size, degree = setting.num_agents, _DEGREE.value
+    if setting.ring:
+        return topology.ring(size, directed=setting.directed)
+    draw = graphs.directed_regular if setting.directed else topology.random_regular
+    draw(np.random.default_rng(0), size, degree)  # refuses what is not possible
+    return partial(draw, num_agents=size, degree=degree)
+
+
+def _alone(task: Task, learner: Learner, setting: Setting) -> Algorithm:
+    del setting
+    return local_only(
+        task,
+        learner,
+        batch_size=common.BATCH_SIZE.value,
+        agent_loop=common.agent_loop(),
+    )
+
+
+def _pooled(task: Task, learner: Learner, setting: Setting) -> Algorithm:
+    return central(
+        task, learner, setting.num_agents, batch_size=common.BATCH_SIZE.value
+    )
+
+
+def _server(task: Task, learner: Learner, setting: Setting) -> Algorithm:
+    return fedavg(
+        task,
+        learner,
+        batch_size=common.BATCH_SIZE.value,
+        num_clients=min(_CLIENTS.value, setting.num_agents),
+        local=SHARING[_SHARING.value],
+        agent_loop=common.agent_loop(),
+    )
+
+
+def _stepwise(
+    protocol: Callable[[], Protocol], task: Task, learner: Learner, setting: Setting
+) -> Algorithm:
+    return stepwise(
+        task,
+        learner,
+        protocol(),
+        graph_of(setting),
+        batch_size=common.BATCH_SIZE.value,
+        rewire_every=setting.rewire_every,
+        local=SHARING[_SHARING.value],
+        agent_loop=common.agent_loop(),
+    )
+
+
+def _push(
+    fine_tuning: bool, task: Task, learner: Learner, setting: Setting
+) -> Algorithm:
+    if fine_tuning and not setting.batch_norm:
+        raise InputError("Need batch norm for its fine-tuning: use p2p_bn_no_tuning.")
+    return p2p_bn(
+        task,
+        learner,
+        graph_of(setting),
+        batch_size=common.BATCH_SIZE.value,
+        rewire_every=setting.rewire_every,
+        fine_tuning=fine_tuning,
+        growing_momentum=setting.growing_momentum and setting.batch_norm,
+        timing=Timing(
+            poisson=_POISSON.value,
+            mean_delay=_MEAN_DELAY.value,
+            loss_probability=_LOSS_PROBABILITY.value,
+        ),
+        local=SHARING[_SHARING.value],
+        agent_loop=common.agent_loop(),
+    )
+
+
+def _lossy_sgp() -> Protocol:
+    return sgp(loss_probability=_LOSS_PROBABILITY.value)
+
+
+METHODS: dict[str, Callable[[Task, Learner, Setting], Algorithm]] = {
+    "local_only": _alone,
+    "dpsgd": partial(_stepwise, dpsgd),
+    "d2": partial(_stepwise, d2),
+    "sgp": partial(_stepwise, _lossy_sgp),
+    "gosgd": partial(_stepwise, gosgd),
+    "p2p_bn_no_tuning": partial(_push, False),
+    "p2p_bn": partial(_push, True),
+    "fedavg": _server,
+    "central": _pooled,
+}
+
+
+def build_program(setting: Setting, num_ids: int, window: int) -> Program:
+    """The next-word network of the thesis under one of the methods."""
+    if setting.method not in METHODS:
+        raise InputError(
+            f"Need methods among {', '.join(METHODS)}, got '{setting.method}'."
+        )
+    units = _UNITS.value
+    module = NextWord(num_ids, units, units, units, setting.batch_norm)
+    task = tasks.next_token(
+        module, window, uncounted=1, momentum=0.9 if setting.batch_norm else None
+    )
+    # Adam as Keras has it; its state is kept by part, so that parts can be frozen.
+    optimizer = training.by_part(optax.adam(common.learning_rate(5e-3), eps=1e-7))
+    learner = training.gradient_descent(task, optimizer)
+    on_own_tests = on_test_sets(task, common.agent_loop())
+
+    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+        values = dict(on_own_tests(models, world))
+        return values | {
+            "worst_decile": metrics.worst_decile(values["accuracy"]),
+            "consensus_distance": metrics.consensus_distance(models.params),
+        }
+
+    return Program(METHODS[setting.method](task, learner, setting), evaluate)
+
+
+def print_tops(folder: Path) -> None:
+    """The best accuracy of every method, in the two definitions, and a t-test.
+
+    The test compares the runs' best with those of the method that has the best mean.
+    """
+    curves: dict[str, list[list[float]]] = {}
+    for row in run_folder.read(folder):
+        name = " ".join([row["scheme"], *map(str, row["setting"].values())])
+        runs = curves.setdefault(name, [])
+        if row["run"] == len(runs):
+            runs.append([])
+        runs[row["run"]].append(row["accuracy"])
+    tops = {name: np.max(runs, axis=1) for name, runs in curves.items()}
+    best = max(tops, key=lambda name: float(tops[name].mean()))
+    print(f"{'method':<32} mean of max   max of mean   p against {best}")
+    for name, runs in curves.items():
+        p = "" if name == best or len(runs) < 2 else _p_value(tops[name], tops[best])
+        print(
+            f"{name:<32} {statistics.top_ua_mean_of_max(runs):<13.4f} "
+            f"{statistics.top_ua_max_of_mean(runs):<13.4f} {p}"
+        )
+
+
+def _p_value(one: np.ndarray, other: np.ndarray) -> str:
+    return f"{statistics.t_test(one, other)[1]:.2g}"
