@@ -7,7 +7,7 @@ import logging as stdlib_logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -104,6 +104,33 @@ def agent_loop() -> int:
     """How many agents train side by side."""
     assert AGENT_LOOP.value is not None, "settle_defaults comes first"
     return AGENT_LOOP.value
+
+
+def load_dataset(
+    dataset: str | None,
+    embedded: Callable[[], Any],
+    note: str,
+    loaders: Mapping[str, Callable[[str], Any]],
+) -> Any:
+    """The data set that the flags name.
+
+    Args:
+      dataset: what `--dataset` says, None if nothing.
+      embedded: makes the data that needs no download.
+      note: what it is, said where nothing was chosen.
+      loaders: by name, those that read `--data_dir`.
+    """
+    data_dir = DATA_DIR.value
+    if dataset is None and data_dir is not None:
+        choices = " or ".join(f"--dataset={name}" for name in loaders)
+        raise InputError(f"Got --data_dir without --dataset: add {choices}.")
+    if dataset is None:
+        logging.info("No --dataset given: %s.", note)
+    if dataset is None or dataset not in loaders:
+        return embedded()
+    if data_dir is None:
+        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
+    return loaders[dataset](data_dir)
 
 
 def learning_rate(default: float) -> float:

@@ -11,13 +11,13 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-from absl import flags, logging
+from absl import flags
 
 from data import femnist, glyphs, npz
 from experiments import averaging_study, common, figures
 from experiments.averaging_schemes import level_layout, one_model
 from experiments.averaging_study import Case, run_study
-from p2pjax import InputError, partition, slices, tasks
+from p2pjax import partition, slices, tasks
 from p2pjax.data import Examples, World
 from p2pjax.slices import Layout
 
@@ -73,14 +73,8 @@ _GROUP_SIZES = flags.DEFINE_list(
 
 def load_examples() -> Examples:
     """The data set that the flags name."""
-    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
-    if dataset is None and data_dir is not None:
-        raise InputError(
-            "Got --data_dir without --dataset: add --dataset=femnist or --dataset=npz."
-        )
-    if dataset is None:
-        logging.info("No --dataset given: procedural handwriting (glyphs) is used.")
-    if dataset in (None, "glyphs"):
+
+    def drawn() -> Examples:
         examples = glyphs.glyphs(
             _NUM_AGENTS.value,
             _TRAIN_SIZE.value + _TEST_SIZE.value,
@@ -88,11 +82,16 @@ def load_examples() -> Examples:
             num_classes=10 if _VARIANT.value == "d" else 62,
         )
         return femnist.variant(examples, _VARIANT.value)
-    if data_dir is None:
-        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
-    if dataset == "npz":
-        return npz.load(data_dir)
-    return femnist.variant(femnist.load(data_dir), _VARIANT.value)
+
+    def read(data_dir: str) -> Examples:
+        return femnist.variant(femnist.load(data_dir), _VARIANT.value)
+
+    return common.load_dataset(
+        _DATASET.value,
+        drawn,
+        "procedural handwriting (glyphs) is used",
+        {"femnist": read, "npz": npz.load},
+    )
 
 
 def make_world(examples: Examples, run: int) -> World:

@@ -10,7 +10,7 @@ thing, whose values `--values` lists.
 from functools import lru_cache, partial
 
 import numpy as np
-from absl import flags, logging
+from absl import flags
 
 from data import digits, mnist, npz
 from experiments import (
@@ -21,7 +21,7 @@ from experiments import (
     mnist_studies,
 )
 from experiments.averaging_study import Case, run_study
-from p2pjax import InputError, partition, slices, tasks
+from p2pjax import partition, slices, tasks
 from p2pjax.data import Examples, World
 from p2pjax.slices import Layout
 
@@ -75,18 +75,12 @@ _NEUTRAL_INPUT = flags.DEFINE_bool(
 
 def load_examples() -> Examples:
     """The data set that the flags name."""
-    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
-    if dataset is None and data_dir is not None:
-        raise InputError(
-            "Got --data_dir without --dataset: add --dataset=mnist or --dataset=npz."
-        )
-    if dataset is None:
-        logging.info("No --dataset given: scikit-learn's small digits are used.")
-    if dataset in (None, "digits"):
-        return digits.load()
-    if data_dir is None:
-        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
-    return npz.load(data_dir) if dataset == "npz" else mnist.load(data_dir)
+    return common.load_dataset(
+        _DATASET.value,
+        digits.load,
+        "scikit-learn's small digits are used",
+        {"mnist": mnist.load, "npz": npz.load},
+    )
 
 
 def network_layout(examples: Examples) -> Layout:

@@ -13,13 +13,13 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags, logging
+from absl import flags
 
 from data import chat, reddit, shakespeare, speakers, stackoverflow, text
 from data.text import Corpus, Documents
 from experiments import common, figures, protocol_study, runner
 from experiments.protocol_study import Setting
-from p2pjax import InputError, data
+from p2pjax import data
 from p2pjax.data import AgentData, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
@@ -71,20 +71,15 @@ class Case(NamedTuple):
 
 def load_documents() -> Documents:
     """The texts that the flags name."""
-    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
-    if dataset is None and data_dir is not None:
-        raise InputError(
-            "Got --data_dir without --dataset: add --dataset=shakespeare or another."
-        )
-    if dataset is None:
-        logging.info("No --dataset given: generated texts of speakers are used.")
-    if dataset in (None, "speakers"):
-        most = max(_num_agents_of(case) for case in make_cases())
+
+    def written() -> Documents:
+        most = max(case.protocol.num_agents for case in make_cases())
         num_speakers = most * common.NUM_RUNS.value
         return speakers.speakers(num_speakers, seed=common.SEED.value)
-    if data_dir is None:
-        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
-    return LOADERS[dataset](data_dir)
+
+    return common.load_dataset(
+        _DATASET.value, written, "generated texts of speakers are used", LOADERS
+    )
 
 
 def make_cases() -> list[Case]:
@@ -134,10 +129,6 @@ def make_cases() -> list[Case]:
     return [Case(setting.method, varied, setting) for setting, varied in cases]
 
 
-def _num_agents_of(case: Case) -> int:
-    return case.protocol.num_agents
-
-
 def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
     """Other users in every run, all worlds with the same shapes."""
     worlds = []
@@ -174,7 +165,7 @@ def make_jobs() -> list[runner.Job]:
         program = protocol_study.build_program(
             case.protocol, corpus.vocabulary.num_ids, text.WINDOW
         )
-        for run, world in enumerate(worlds(_num_agents_of(case))):
+        for run, world in enumerate(worlds(case.protocol.num_agents)):
             jobs.append(
                 runner.Job(
                     scheme=case.name,

@@ -9,12 +9,12 @@ feels; the study varies how much of the network is global.
 from functools import cache
 
 import numpy as np
-from absl import flags, logging
+from absl import flags
 
 from data import npz, vsn
 from experiments import averaging_study, common, figures
 from experiments.averaging_study import Case, level_cases, run_study
-from p2pjax import InputError, partition, slices, tasks
+from p2pjax import partition, slices, tasks
 from p2pjax.data import Examples, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
@@ -51,19 +51,17 @@ _STANDARDIZE = flags.DEFINE_bool(
 
 def load_examples() -> Examples:
     """The data set that the flags name."""
-    dataset, data_dir = _DATASET.value, common.DATA_DIR.value
-    if dataset is None and data_dir is not None:
-        raise InputError(
-            "Got --data_dir without --dataset: add --dataset=vsn or --dataset=npz."
-        )
-    if dataset is None:
-        logging.info("No --dataset given: generated sensors are used.")
-    if dataset in (None, "synthetic"):
+
+    def drawn() -> Examples:
         size = _TRAIN_SIZE.value + _TEST_SIZE.value
         return vsn.synthetic(_NUM_AGENTS.value, size, seed=common.SEED.value)
-    if data_dir is None:
-        raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
-    return npz.load(data_dir) if dataset == "npz" else vsn.load(data_dir)
+
+    return common.load_dataset(
+        _DATASET.value,
+        drawn,
+        "generated sensors are used",
+        {"vsn": vsn.load, "npz": npz.load},
+    )
 
 
 def make_cases(examples: Examples) -> list[Case]:

@@ -7,13 +7,25 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import assert_lowers
 
-from p2pjax import data, events, exchange, graphs, tasks, topology, training, waves
+from p2pjax import (
+    data,
+    events,
+    exchange,
+    graphs,
+    sharding,
+    tasks,
+    topology,
+    training,
+    waves,
+)
 from p2pjax.algorithms.asynchronous import Agent
 from p2pjax.algorithms.p2p_bn import momentum, p2p_bn
 from p2pjax.data import AgentData, World
 from p2pjax.events import Absence, Timing
 from p2pjax.models.gru import NextWord
+from p2pjax.simulate import on_test_sets, simulate
 from p2pjax.topology import Topology
 from p2pjax.training import IN_PLACE, VMAP
 from p2pjax.types import InputError, Variables
@@ -488,3 +500,52 @@ def test_waves_equal_the_oracle_in_double_precision(name):
                 np.testing.assert_allclose(
                     np.asarray(found)[agent], wanted, rtol=0, atol=1e-9
                 )
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_same_numbers_on_several_devices():
+    world = text_world(np.random.default_rng(0), 8)
+    results = []
+    for num_devices in (1, 4):
+        method, task, _ = build(8, timing=Timing(loss_probability=0.2))
+        with jax.set_mesh(sharding.agents_mesh(8, num_devices)):
+            *_, last = simulate(
+                jax.random.key(0),
+                method,
+                world,
+                4,
+                eval_every=4,
+                evaluate=on_test_sets(task),
+            )
+            kernel = last.state.agents.variables.params["dense"]["kernel"]
+            assert len(kernel.sharding.device_set) == num_devices
+        results.append(jax.tree.map(np.asarray, (last.state, last.metrics)))
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@jax.numpy_dtype_promotion("standard")
+def test_vmapped_round_lowers(platform):
+    world = text_world(np.random.default_rng(0), 8)
+    method, _, _ = build(8, agent_loop=VMAP, max_width=4)
+    assert_lowers(method, world, platform)
+
+
+def test_too_few_mailboxes_are_refused():
+    world = text_world(np.random.default_rng(0), 12)
+    method, _, _ = build(12, timing=Timing(mean_delay=1.0), num_mailboxes=1)
+    with pytest.raises(InputError, match="mailboxes per agent for these delays, got 1"):
+        method.plan(np.random.default_rng(0), world, 8)
+
+
+def test_sharing_rules_keep_statistics_at_home():
+    """With FedBN and SiloBN nobody's running statistics reach anybody."""
+    world = text_world(np.random.default_rng(0), 6)
+    sizes = {}
+    for name, local in (("full", exchange.FULL), ("silo", exchange.SILO_BN)):
+        method, _, _ = build(6, local=local)
+        state = jax.eval_shape(method.init, jax.random.key(0), world)
+        sizes[name] = sum(leaf.size for leaf in state.mailbox)
+    # Means and variances of 6 units and of 4 dense cells, for 6 agents.
+    assert sizes["full"] - sizes["silo"] == 6 * 2 * (6 + 4)

@@ -1,9 +1,8 @@
 """Rounds lower for accelerators, though none is here to run them."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from lowering import assert_lowers
 from test_partial_averaging import SCHEME, build, random_world
 
 from p2pjax import averaging, topology, training
@@ -22,18 +21,4 @@ def test_vmapped_round_lowers(platform, realisation):
         SCHEME, real=REALISATIONS[realisation], agent_loop=training.VMAP
     )
     world = random_world(np.random.default_rng(0), 4, 6, 3)
-    inputs = algorithm.plan(np.random.default_rng(0), world, 2)
-    lowered = (
-        jax.jit(algorithm.round)
-        .trace(
-            jax.random.key(0),
-            jnp.int32(0),
-            jax.tree.map(lambda leaf: leaf[0], inputs),
-            jax.eval_shape(algorithm.init, jax.random.key(0), world),
-            world,
-        )
-        .lower(lowering_platforms=(platform,))
-    )
-    text = lowered.as_text()
-    assert "stablehlo" in text
-    assert "callback" not in text
+    assert_lowers(algorithm, world, platform)

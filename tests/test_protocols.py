@@ -13,6 +13,7 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lowering import assert_lowers
 
 from p2pjax import data, epochs, exchange, tasks, topology, training, weights
 from p2pjax.algorithms import gosgd as gosgd_module
@@ -719,15 +720,8 @@ class TestContract:
     def test_lowers_for_accelerators(self, method):
         algorithm = METHODS[method](vector_setting(training.VMAP))
         world = vector_world()
-        inputs = algorithm.plan(np.random.default_rng(0), world, 2)
-        state = jax.eval_shape(algorithm.init, jax.random.key(0), world)
-        first = jax.tree.map(lambda leaf: leaf[0], inputs)
-        traced = jax.jit(algorithm.round).trace(
-            jax.random.key(0), jnp.int32(0), first, state, world
-        )
-        text = traced.lower(lowering_platforms=("tpu", "cuda")).as_text()
-        assert "stablehlo" in text
-        assert "callback" not in text
+        assert_lowers(algorithm, world, "tpu")
+        assert_lowers(algorithm, world, "cuda")
 
     def test_traces_once_and_optimizers_stay_private(self, method):
         """After one step from the same start only own data shape an optimizer."""
