@@ -70,9 +70,6 @@ _AVERAGING = flags.DEFINE_enum(
     ["server", "gossip", "pairs"],
     "Exact mean of each model, one Metropolis step on a graph, or random matchings.",
 )
-_DEGREE = flags.DEFINE_integer(
-    "degree", 4, "Neighbours of an agent in the gossip graph.", lower_bound=1
-)
 _REWIRE_EVERY = flags.DEFINE_integer(
     "rewire_every", None, "Rounds between two gossip graphs; one graph if not given."
 )
@@ -212,6 +209,8 @@ def _averaging(num_agents: int) -> Averaging:
         return averaging.server(num_agents)
     if _AVERAGING.value == "pairs":
         return averaging.random_pairs(num_agents)
-    draw = partial(topology.random_regular, num_agents=num_agents, degree=_DEGREE.value)
+    draw = partial(
+        topology.random_regular, num_agents=num_agents, degree=common.DEGREE.value or 4
+    )
     draw(np.random.default_rng(0))  # refuses a degree that is not possible
     return averaging.gossip(num_agents, draw, rewire_every=_REWIRE_EVERY.value)

@@ -49,6 +49,13 @@ BATCH_SIZE = flags.DEFINE_integer(
 LEARNING_RATE = flags.DEFINE_float(
     "learning_rate", None, "Of the optimizer; what the paper has if not given."
 )
+DEGREE = flags.DEFINE_integer(
+    "degree",
+    None,
+    "Agents that everybody receives from in a random graph; 4 in studies of partial "
+    "averaging and 3 in those of protocols if not given.",
+    lower_bound=1,
+)
 CHECKPOINT_EVERY = flags.DEFINE_integer(
     "checkpoint_every",
     1000,

@@ -48,9 +48,6 @@ SHARING = {
 _UNITS = flags.DEFINE_integer(
     "units", 100, "Size of the embedding, the GRU and the dense layer.", lower_bound=1
 )
-_DEGREE = flags.DEFINE_integer(
-    "degree", 3, "Agents that everybody receives from in a sparse graph.", lower_bound=1
-)
 _SHARING = flags.DEFINE_enum(
     "sharing",
     "full",
@@ -85,7 +82,7 @@ class Setting(NamedTuple):
 
 def graph_of(setting: Setting) -> Graphs:
     """The graph of a setting, or how to draw one."""
-    size, degree = setting.num_agents, _DEGREE.value
+    size, degree = setting.num_agents, common.DEGREE.value or 3
     if setting.ring:
         return topology.ring(size, directed=setting.directed)
     draw = graphs.directed_regular if setting.directed else topology.random_regular
