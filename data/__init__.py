@@ -1,1 +1,1 @@
-"""Data sets: loaders and generators that return `p2pjax.data.Examples`."""
+"""Data sets: loaders of public formats and generators."""
