@@ -189,6 +189,7 @@ def on_embedded_data(flagfile, train_size, test_size):
         "vsn": ("--dataset=synthetic", *sizes),
         "associative": (),
         "next_word": ("--dataset=speakers", "--num_words=20", "--units=4"),
+        "heterogeneity": ("--dataset=digits,speakers", "--num_agents=10"),
     }[experiment]
     if "auto" in flagfile.name:
         small += ("--values=1",)  # mini-batches before the grouping, which is run here
@@ -201,7 +202,12 @@ def on_embedded_data(flagfile, train_size, test_size):
 def test_flagfiles_build(parse, flagfile):
     experiment, args = on_embedded_data(flagfile, train_size=4, test_size=10)
     parse(*args, experiment=experiment)
-    for program, world in first_and_last(experiment_modules.MODULES[experiment]):
+    module = experiment_modules.MODULES[experiment]
+    if experiment == "heterogeneity":  # trains nothing
+        counts = module.histograms(0)
+        assert {len(own) for own in counts.values()} == {10}
+        return
+    for program, world in first_and_last(module):
         state = jax.eval_shape(program.algorithm.init, jax.random.key(0), world)
         models = jax.eval_shape(program.algorithm.models, state)
         metrics = jax.eval_shape(program.evaluate, models, world)
@@ -234,6 +240,9 @@ def test_flagfiles_run(run, flagfile):
     if experiment == "mnist" and "network" not in flagfile.read_text():
         args += ("--network=64=20=10=10",)
     folder = run(*args, "--num_rounds=2", "--eval_every=1", experiment=experiment)
+    if experiment == "heterogeneity":
+        assert (folder / "divergence.png").stat().st_size > 5000
+        return
     assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
 
 
@@ -481,3 +490,20 @@ def test_next_word(run, capsys):
             run(*small, *args, workdir="refused", experiment="next_word")
         assert exit_info.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_heterogeneity(run, capsys):
+    args = ("--dataset=digits,speakers", "--num_agents=10", "--num_runs=2")
+    folder = run(*args, experiment="heterogeneity")
+    rows = json.loads((folder / "summary.json").read_text())["rows"]
+    found = {row["scheme"]: row["median"] for row in rows}
+    assert found["digits_iid"] < 0.1 < found["digits_practical"]
+    assert found["digits_practical"] < found["digits_pathological"]
+    assert 0 < found["speakers"] < 1
+    assert (folder / "divergence.png").stat().st_size > 5000
+    with pytest.raises(SystemExit):
+        run("--dataset=chats", workdir="refused", experiment="heterogeneity")
+    assert "got 'chats'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("--dataset=mnist", workdir="refused", experiment="heterogeneity")
+    assert "Need --data_dir for --dataset=mnist" in capsys.readouterr().err

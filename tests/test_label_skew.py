@@ -1,0 +1,91 @@
+"""Splits by label: published divergences, disjoint rows, refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import mnist
+from p2pjax import label_skew, statistics
+from p2pjax.types import InputError
+
+
+def mean_jsd(y, rows):
+    return statistics.mean_jsd(label_skew.histograms(y, rows, 10))
+
+
+def balanced(size):
+    return np.random.default_rng(9).permutation(np.arange(size) % 10)
+
+
+@pytest.mark.parametrize(
+    "split, expected, tolerance",
+    [
+        (label_skew.iid, 0.0057, 0.001),
+        (label_skew.pathological, 0.8116, 0.02),
+        (lambda *args: label_skew.practical(*args, other=0.04), 0.5229, 0.02),
+    ],
+    ids=["iid", "pathological", "practical"],
+)
+def test_divergences_of_the_thesis(real_data, split, expected, tolerance):
+    """100 agents on MNIST, mean over pairs."""
+    examples = mnist.load(real_data)
+    y = examples.y[~examples.is_test]
+    found = mean_jsd(y, split(y, np.random.default_rng(0), 100))
+    assert found == pytest.approx(expected, abs=tolerance)
+
+
+@given(
+    seed=st.integers(0, 100),
+    size=st.integers(60, 300),
+    split=st.sampled_from(["iid", "pathological", "practical", "dirichlet"]),
+)
+def test_nobody_shares_a_row(seed, size, split):
+    rng, y = np.random.default_rng(seed), balanced(size)
+    arguments = (0.3,) if split == "dirichlet" else ()
+    rows = getattr(label_skew, split)(y, rng, 10, *arguments)
+    assert len(rows) == 10
+    every = np.concatenate(rows)
+    assert len(set(every.tolist())) == len(every)
+    assert every.size == 0 or (every.min() >= 0 and every.max() < size)
+
+
+def test_practical_shares():
+    y = balanced(10_000)
+    rows = label_skew.practical(y, np.random.default_rng(0), 10)
+    counts = label_skew.histograms(y, rows, 10)
+    # Agents 0 and 1 are the first cluster, which owns classes 0 and 1.
+    np.testing.assert_array_equal(counts[0, :2], [400, 400])
+    np.testing.assert_array_equal(counts[0, 2:], [25] * 8)
+    np.testing.assert_array_equal(counts[9, 8:], [400, 400])
+
+
+def test_pathological_agents_have_few_classes():
+    y = balanced(1000)
+    rows = label_skew.pathological(y, np.random.default_rng(0), 10)
+    counts = label_skew.histograms(y, rows, 10)
+    assert ((counts > 0).sum(1) <= 2).all()
+    np.testing.assert_array_equal(counts.sum(1), [100] * 10)
+
+
+def test_alpha_moves_shares_from_unequal_to_equal():
+    y = balanced(10_000)
+    spread = [
+        mean_jsd(y, label_skew.dirichlet(y, np.random.default_rng(0), 20, alpha))
+        for alpha in (0.1, 1.0, 100.0)
+    ]
+    assert spread[0] > 0.4 > spread[1] > 0.05 > spread[2]
+
+
+def test_impossible_splits_are_refused():
+    y, rng = balanced(50), np.random.default_rng(0)
+    with pytest.raises(InputError, match="for each of 60 parts, got 50"):
+        label_skew.iid(y, rng, 60)
+    with pytest.raises(InputError, match="for each of 60 parts, got 50"):
+        label_skew.pathological(y, rng, 30)
+    with pytest.raises(InputError, match="evenly, got 3"):
+        label_skew.practical(y, rng, 10, num_clusters=3)
+    with pytest.raises(InputError, match="at most 1, got 0.9"):
+        label_skew.practical(y, rng, 10, dominant=0.9)
+    with pytest.raises(InputError, match="positive alpha, got 0"):
+        label_skew.dirichlet(y, rng, 10, 0)
