@@ -429,8 +429,15 @@ ORACLE_TIMINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ORACLE_TIMINGS)
-@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@pytest.mark.parametrize(
+    "name, agent_loop",
+    [
+        ("thesis", IN_PLACE),
+        ("everything", VMAP),
+        pytest.param("thesis", VMAP, marks=pytest.mark.slow),
+        pytest.param("everything", IN_PLACE, marks=pytest.mark.slow),
+    ],
+)
 @jax.numpy_dtype_promotion("standard")
 def test_waves_equal_the_oracle_on_a_gru_with_batch_norm(name, agent_loop):
     """20 agents, 200 events, SGD in single precision; flags and counts identical."""
@@ -458,7 +465,9 @@ def test_waves_equal_the_oracle_on_a_gru_with_batch_norm(name, agent_loop):
     assert times[-1] > 3
 
 
-@pytest.mark.parametrize("name", ORACLE_TIMINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("thesis", marks=pytest.mark.slow), "everything"]
+)
 @jax.numpy_dtype_promotion("standard")
 def test_waves_equal_the_oracle_in_double_precision(name):
     num_agents, num_rounds, timing = 12, 6, ORACLE_TIMINGS[name]

@@ -189,32 +189,59 @@ def test_peers_permuted_and_train_sizes(setup):
         mnist_studies.permuted(setup, (17,))
 
 
+SLOW = pytest.mark.slow  # these differ from the others in their data only
+
+
 @pytest.mark.parametrize(
     "args, figure, num_lines",
     [
         (("--study=level", "--values=4,8"), "accuracy_by_level", 4),
-        (("--study=convergence", "--average_every=2"), "accuracy_by_round", 2),
-        (("--study=peers", "--values=4,6"), "accuracy_by_num_agents", 4),
+        pytest.param(
+            ("--study=convergence", "--average_every=2"),
+            "accuracy_by_round",
+            2,
+            marks=SLOW,
+        ),
+        pytest.param(
+            ("--study=peers", "--values=4,6"), "accuracy_by_num_agents", 4, marks=SLOW
+        ),
         (
             ("--study=semi_local", "--values=4", "--num_agents=6", "--neutral_input"),
             "accuracy_by_batch_size",
             6,
         ),
         (("--study=semi_local_local", "--values=4"), "accuracy_by_batch_size", 6),
-        (("--study=difference", "--values=0,6"), "accuracy_by_cycle", 4),
-        (("--study=permuted", "--values=0,2"), "accuracy_by_num_permuted", 4),
-        (("--study=train_size", "--values=5,9"), "accuracy_by_train_size", 4),
-        (("--study=layouts", "--values=3"), "accuracy_by_cycle", 8),
-        (("--study=drift", "--values=0,100000"), "accuracy_by_drift", 4),
+        pytest.param(
+            ("--study=difference", "--values=0,6"), "accuracy_by_cycle", 4, marks=SLOW
+        ),
+        pytest.param(
+            ("--study=permuted", "--values=0,2"),
+            "accuracy_by_num_permuted",
+            4,
+            marks=SLOW,
+        ),
+        pytest.param(
+            ("--study=train_size", "--values=5,9"),
+            "accuracy_by_train_size",
+            4,
+            marks=SLOW,
+        ),
+        pytest.param(
+            ("--study=layouts", "--values=3"), "accuracy_by_cycle", 8, marks=SLOW
+        ),
+        pytest.param(
+            ("--study=drift", "--values=0,100000"), "accuracy_by_drift", 4, marks=SLOW
+        ),
         (
-            ("--study=auto", "--values=1,2", "--num_agents=6"),
+            ("--study=auto", "--values=1,2", "--num_agents=6", "--levels=60"),
             "accuracy_by_round",
             6,
         ),
-        (
+        pytest.param(
             ("--study=auto_rotated", "--values=2", "--num_runs=2"),
             "accuracy_by_round",
             5,
+            marks=SLOW,
         ),
     ],
 )
