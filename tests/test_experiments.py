@@ -233,6 +233,7 @@ def first_and_last(module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_flagfiles_run(run, flagfile):
     experiment, args = on_embedded_data(flagfile, train_size=20, test_size=10)
     if experiment == "femnist":
@@ -455,6 +456,7 @@ def test_overview(run, tmp_path):
         overview.main([str(only)])
 
 
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_next_word(run, capsys):
     small = (
         "--num_agents=4",
