@@ -120,7 +120,7 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
         fontsize="small",
     )
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy, mean over agents; the best partial scheme is named")
+    axes.set_xlabel("accuracy, mean over agents")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, fontsize="small", loc="outside upper center", ncols=3)
