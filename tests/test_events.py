@@ -434,10 +434,11 @@ ORACLE_TIMINGS = {
     [
         ("thesis", IN_PLACE),
         ("everything", VMAP),
-        pytest.param("thesis", VMAP, marks=pytest.mark.slow),
-        pytest.param("everything", IN_PLACE, marks=pytest.mark.slow),
+        ("thesis", VMAP),
+        ("everything", IN_PLACE),
     ],
 )
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_waves_equal_the_oracle_on_a_gru_with_batch_norm(name, agent_loop):
     """20 agents, 200 events, SGD in single precision; flags and counts identical."""
@@ -511,6 +512,7 @@ def test_waves_equal_the_oracle_in_double_precision(name):
                 )
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_same_numbers_on_several_devices():
     world = text_world(np.random.default_rng(0), 8)

@@ -70,6 +70,7 @@ def test_ctrl_c_leaves_a_resumable_folder(run, whole, monkeypatch, capsys, tmp_p
         assert (folder / "summary.json").exists()
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_an_asynchronous_run_resumes(run, monkeypatch, tmp_path):
     """With messages on their way, frozen agents and clocks of their own."""
