@@ -1,6 +1,6 @@
 """Local, partial and global averaging over several tasks, in one figure.
 
-    python -m experiments.overview WORKDIR [WORKDIR...] [--output=FILE]
+    python -m experiments.overview WORKDIR [WORKDIR...] [--figure=FILE]
 
 The summary figure of Bouchra Pilet et al. 2021: for every run folder, and every value
 of what its study varied, nothing shared, one model shared by all, and the best of the
@@ -20,8 +20,8 @@ from experiments import common, run_folder
 from experiments.run_folder import Row
 from p2pjax import InputError
 
-_OUTPUT = flags.DEFINE_string(
-    "output", "overview.png", "The figure; its ending says in which format."
+_FIGURE = flags.DEFINE_string(
+    "figure", "overview.png", "Where it goes; the ending says in which format."
 )
 
 # What a setting says about the scheme; the rest says which task it is.
@@ -140,8 +140,8 @@ def main(arguments: Sequence[str]) -> None:
             "Need runs with nothing shared, a part shared and everything shared, got "
             f"none in {', '.join(arguments)}."
         )
-    draw(found, Path(_OUTPUT.value))
-    print(f"Figure is in {_OUTPUT.value}")
+    draw(found, Path(_FIGURE.value))
+    print(f"Figure is in {_FIGURE.value}")
 
 
 if __name__ == "__main__":
