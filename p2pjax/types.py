@@ -35,6 +35,13 @@ class Ratio(NamedTuple):
     weight: Array
 
 
+class Links(NamedTuple):
+    """Who received from whom in a round, slot by slot."""
+
+    sender: Array  # [N, K]
+    count: Array  # [N, K] messages that arrived; 0 in slots that were not used
+
+
 class Info(NamedTuple):
     """What a round reports; nothing here is needed by the next round."""
 
@@ -43,3 +50,4 @@ class Info(NamedTuple):
     received: Array  # [N] messages
     payload: Array  # [N] parameters sent
     time: Array | None = None  # [] simulated, when the round ended
+    links: Links | None = None  # where agents have peers, not a server

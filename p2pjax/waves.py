@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from p2pjax.events import Schedule
+from p2pjax.types import Links
 
 # (sender, receiver) -> for every group of leaves, whether the receiver merges them
 Merges = Callable[[int, int], Sequence[bool]]
@@ -42,6 +43,7 @@ class Traffic(NamedTuple):
     sent: np.ndarray  # [R, N] messages, lost ones included
     received: np.ndarray  # [R, N] messages
     time: np.ndarray  # [R] when the epoch ended
+    links: Links  # [R, N, K]
 
 
 def pack(
@@ -114,7 +116,26 @@ def traffic(schedule: Schedule, num_agents: int, num_epochs: int) -> Traffic:
     time = np.zeros(num_epochs)
     np.maximum.at(time, schedule.epoch, schedule.time)
     time = np.maximum.accumulate(time)
-    return Traffic(*(values.astype(np.float32) for values in (sent, received, time)))
+    sender = schedule.agent[schedule.source]
+    links = _links(when, schedule.receiver, sender, (num_epochs, num_agents))
+    counts = (values.astype(np.float32) for values in (sent, received, time))
+    return Traffic(*counts, links)
+
+
+def _links(
+    epoch: np.ndarray, receiver: np.ndarray, sender: np.ndarray, shape: tuple[int, int]
+) -> Links:
+    """Messages of every epoch, one slot per pair of agents that had any."""
+    pairs, counts = np.unique(
+        np.stack([epoch, receiver, sender]), axis=1, return_counts=True
+    )
+    number = np.zeros(shape, int)  # pairs of the agent so far
+    np.add.at(number, tuple(pairs[:2]), 1)
+    starts = np.cumsum(number) - number.ravel()
+    slot = np.arange(len(counts)) - starts[np.ravel_multi_index(pairs[:2], shape)]
+    tables = np.zeros((2, *shape, max(1, number.max(initial=0))))
+    tables[(0, *pairs[:2], slot)], tables[(1, *pairs[:2], slot)] = pairs[2], counts
+    return Links(tables[0].astype(np.int32), tables[1].astype(np.float32))
 
 
 def mean_width(waves: Waves) -> float:

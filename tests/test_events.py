@@ -190,8 +190,16 @@ def test_losses_and_departures_never_stall():
     late = schedule.time > 2.0
     assert not np.isin(schedule.agent[late], gone).any()
     assert not np.isin(schedule.receiver[schedule.after > late.argmax()], gone).any()
-    received = waves.traffic(schedule, 20, 30).received.sum()
-    assert 0.2 < received / schedule.sent.sum() < 0.5
+    traffic = waves.traffic(schedule, 20, 30)
+    assert 0.2 < traffic.received.sum() / schedule.sent.sum() < 0.5
+    np.testing.assert_array_equal(traffic.links.count.sum(2), traffic.received)
+    pairs, expected = np.zeros((20, 20)), np.zeros((20, 20))
+    receiver = np.arange(20)[:, None]
+    for sender, count in zip(*traffic.links, strict=True):
+        np.add.at(pairs, (receiver, sender), count)
+    sender = schedule.agent[schedule.source]
+    np.add.at(expected, (schedule.receiver, sender), 1)
+    np.testing.assert_array_equal(pairs, expected)
     nothing_arrives = Timing(loss_probability=1.0)
     alone = events.draw(
         rng, random_receivers(rng, 6, 2), np.full(6, 5), 5, nothing_arrives

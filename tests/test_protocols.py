@@ -512,6 +512,12 @@ class TestMessages:
         assert (info.sent == steps[:, None] * np.float32([3, 2, 1, 1, 1])).all()
         assert (info.received == steps[:, None] * np.float32([1, 1, 2, 2, 2])).all()
         assert (info.payload == info.sent).all()  # one parameter
+        pairs = np.zeros((5, 5))
+        for sender, count in zip(*info.links, strict=True):
+            np.add.at(pairs, (np.arange(5)[:, None], sender), count)
+        expected = np.zeros((5, 5))
+        expected[tuple(np.transpose(IRREGULAR)[::-1])] = steps.sum()
+        np.testing.assert_array_equal(pairs, expected)
 
     def test_d2(self):
         info = self.info(toy(d2(), topology.ring(5), batch_size=2))
@@ -526,7 +532,7 @@ class TestMessages:
         steps = epochs.steps_of_epochs(np.array(self.sizes), 2, 300)
         ratio = float(some.sent.sum()) / (steps.sum() * len(IRREGULAR))
         assert ratio == pytest.approx(0.1, rel=0.15)  # about four deviations
-        assert some.sent.sum() == some.received.sum()
+        assert some.sent.sum() == some.received.sum() == some.links.count.sum()
 
     def test_references_send_nothing_and_clients_one_each_way(self):
         for algorithm in (

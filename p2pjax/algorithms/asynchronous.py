@@ -117,9 +117,9 @@ def asynchronous(
         else:
             run = sharding.over_devices(_in_place(awake, local), num_common=2)
         state = run(key, inputs.waves, state, world.train, world.valid)
-        sent, arrived, time = inputs.traffic
+        sent, arrived, time, links = inputs.traffic
         size = sum(leaf[0].size for leaf in _shared(state.agents.variables, local))
-        return state, Info(state.loss, sent, arrived, sent * float(size), time)
+        return state, Info(state.loss, sent, arrived, sent * float(size), time, links)
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.agents.variables)
 

@@ -16,8 +16,8 @@ from p2pjax.algorithms.stepwise import (
     Protocol,
     Sent,
     Weigh,
-    counts,
-    links,
+    others,
+    peer_ids,
     wire_peers,
 )
 from p2pjax.mixing import Peers
@@ -65,9 +65,10 @@ def d2(weigh: Weigh = weights.metropolis_hastings) -> Protocol:
             stepped,
         )
         message = exchange({**after, "params": corrected}, after, peers)
-        return Sent(message, after["params"], *counts(peers.ids, links(peers)))
+        used = others(peers)
+        return Sent(message, after["params"], used, used)
 
-    return Protocol(wire_fn, init_fn, communicate_fn)
+    return Protocol(wire_fn, peer_ids, init_fn, communicate_fn)
 
 
 def _lazy_where_needed(peers: Peers) -> Peers:

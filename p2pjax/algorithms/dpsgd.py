@@ -13,8 +13,8 @@ from p2pjax.algorithms.stepwise import (
     Protocol,
     Sent,
     Weigh,
-    counts,
-    links,
+    others,
+    peer_ids,
     wire_peers,
 )
 from p2pjax.mixing import Peers
@@ -53,6 +53,7 @@ def dpsgd(
             )
         else:
             message = exchange(after, after, peers)
-        return Sent(message, memory, *counts(peers.ids, links(peers)))
+        used = others(peers)
+        return Sent(message, memory, used, used)
 
-    return Protocol(wire_peers(weigh), lambda message: (), communicate_fn)
+    return Protocol(wire_peers(weigh), peer_ids, lambda message: (), communicate_fn)

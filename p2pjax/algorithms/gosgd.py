@@ -16,7 +16,6 @@ from p2pjax.algorithms.stepwise import (
     Exchange,
     Protocol,
     Sent,
-    counts,
     push_sum,
 )
 from p2pjax.mixing import Peers
@@ -70,9 +69,11 @@ def gosgd(probability: float = 0.1, *, per_edge: bool = False) -> Protocol:
         message = exchange(after, after, means)
         weight = jnp.maximum(weight / weight.sum(), WEIGHT_FLOOR)
         arrives = wires.graph.mask & sends[wires.graph.neighbor, wires.place]
-        return Sent(message, weight, *counts(wires.graph.neighbor, arrives))
+        return Sent(message, weight, arrives, arrives)
 
-    return Protocol(wire, init_fn, communicate_fn)
+    return Protocol(
+        wire, lambda wires: jnp.asarray(wires.graph.neighbor), init_fn, communicate_fn
+    )
 
 
 def wire(graphs: Topology) -> Wires:

@@ -14,8 +14,8 @@ from p2pjax.algorithms.stepwise import (
     Protocol,
     Sent,
     Weigh,
-    counts,
-    links,
+    others,
+    peer_ids,
     push_sum,
     wire_peers,
 )
@@ -53,15 +53,11 @@ def sgp(
         weight: Array,
         exchange: Exchange,
     ) -> Sent:
-        is_sent = links(peers)
-        sent, received = counts(peers.ids, is_sent)
+        sent = arrived = others(peers)
         arriving = peers
         if loss_probability:
-            is_lost = is_sent & jax.random.bernoulli(
-                key, loss_probability, is_sent.shape
-            )
-            arriving = _without(peers, is_lost)
-            received = received - is_lost.sum(1).astype(jnp.float32)
+            is_lost = sent & jax.random.bernoulli(key, loss_probability, sent.shape)
+            arriving, arrived = _without(peers, is_lost), sent & ~is_lost
 
         def biased(z: Array, stepped: Array) -> Array:
             """(x + update) / w, which is what push-sum averages."""
@@ -71,9 +67,9 @@ def sgp(
         params = jax.tree.map(biased, before["params"], after["params"])
         means, weight = push_sum(arriving, weight)
         message = exchange({**after, "params": params}, after, means)
-        return Sent(message, weight, sent, received)
+        return Sent(message, weight, sent, arrived)
 
-    return Protocol(wire_peers(weigh), init_fn, communicate_fn)
+    return Protocol(wire_peers(weigh), peer_ids, init_fn, communicate_fn)
 
 
 def _without(peers: Peers, is_lost: Array) -> Peers:

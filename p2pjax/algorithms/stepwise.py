@@ -22,7 +22,7 @@ from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs, Topology
 from p2pjax.training import IN_PLACE, Learner, local_training
-from p2pjax.types import Array, Info, Key, PyTree, Variables
+from p2pjax.types import Array, Info, Key, Links, PyTree, Variables
 
 WEIGHT_FLOOR = 1e-30  # push-sum weights never get lower, so that none becomes zero
 
@@ -36,8 +36,8 @@ class Sent(NamedTuple):
 
     message: PyTree  # leaves [N, ...]: the models that everybody goes on with
     memory: PyTree  # leaves [N, ...]
-    sent: Array  # [N] messages
-    received: Array  # [N] messages
+    sent: Array  # [N, K] whether each of the agent's senders sent it a message
+    arrived: Array  # [N, K] and whether that arrived
 
 
 class Protocol(NamedTuple):
@@ -45,6 +45,7 @@ class Protocol(NamedTuple):
 
     # host: a sequence of graphs [G, N, D] -> what the device needs of them, [G, ...]
     wire: Callable[[Topology], PyTree]
+    senders: Callable[[PyTree], Array]  # wires of one graph -> [N, K]
     # all agents' models at the start -> what the protocol remembers, leaves [N, ...]
     init: Callable[[PyTree], PyTree]
     # (key, wires of one graph, models before the step, after it, memory, exchange)
@@ -134,20 +135,25 @@ def stepwise(
                 world.train,
             )
             after = exchange.message_of(variables)
-            message, memory, *counts = protocol.communicate(
+            message, memory, *used = protocol.communicate(
                 key_send, inputs.wires, before, after, memory, exchange_shared
             )
+            used = [slots.astype(jnp.float32) for slots in used]
             state = StepwiseState(
                 exchange.received(variables, message), opt_state, memory
             )
-            return state, jax.tree.map(jnp.add, totals, (loss, *counts))
+            return state, jax.tree.map(jnp.add, totals, (loss, *used))
 
-        none = jnp.zeros(num_agents(world), jnp.float32)
-        state, (loss, sent, received) = jax.lax.fori_loop(
-            0, inputs.num_steps, one_step, (state, (none, none, none))
+        senders = protocol.senders(inputs.wires)
+        none = jnp.zeros(senders.shape, jnp.float32)
+        state, (loss, used, arrived) = jax.lax.fori_loop(
+            0, inputs.num_steps, one_step, (state, (none[:, 0], none, none))
         )
         loss = loss / jnp.maximum(inputs.num_steps, 1).astype(jnp.float32)
-        return state, Info(loss, sent, received, sent * message_size(plan))
+        sent = jnp.zeros_like(loss).at[senders].add(used)
+        payload = sent * message_size(plan)
+        links = Links(senders, arrived)
+        return state, Info(loss, sent, arrived.sum(1), payload, links=links)
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 
@@ -198,22 +204,15 @@ def wire_peers(weigh: Weigh) -> Callable[[Topology], Peers]:
     return lambda graphs: jax.vmap(weigh)(jax.tree.map(jnp.asarray, graphs))
 
 
-def links(peers: Peers) -> Array:
+def peer_ids(peers: Peers) -> Array:
+    """A `Protocol.senders` for wires that are one matrix."""
+    return jnp.asarray(peers.ids)
+
+
+def others(peers: Peers) -> Array:
     """`[N, K]`: slots that are other agents."""
     own = jnp.arange(peers.ids.shape[0], dtype=peers.ids.dtype)
     return peers.ids != own[:, None]
-
-
-def counts(ids: Array, used: Array) -> tuple[Array, Array]:
-    """Messages that everybody sent and received, `[N]` each.
-
-    Args:
-      ids: senders in every receiver's slots, `[N, K]`.
-      used: slots in which a message came, `[N, K]`.
-    """
-    used = used.astype(jnp.float32)
-    sent = jnp.zeros(ids.shape[0], jnp.float32).at[ids].add(used)
-    return sent, used.sum(1)
 
 
 def push_sum(peers: Peers, weight: Array) -> tuple[Peers, Array]:
