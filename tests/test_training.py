@@ -53,6 +53,25 @@ def test_all_forms_of_the_agent_loop_agree(agent_loop, per_sample):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
+@jax.numpy_dtype_promotion("standard")  # Adam mixes dtypes
+def test_one_step_in_place_copies_nobody_elses_state():
+    """XLA:CPU used to copy the moments of all agents once per agent."""
+    task, agents, variables = setup(np.random.default_rng(0))
+    learner = training.gradient_descent(task, optax.adam(0.01))
+    train = training.local_training(learner, data.cyclic_window(4), 1, 1)
+    opt_state = jax.vmap(learner.init)(variables)
+    step = jax.jit(train, donate_argnums=(2, 3)).lower(
+        jax.random.key(1), jnp.int32(0), variables, opt_state, agents
+    )
+    kernel = jax.tree.leaves(variables.params)[1].shape  # [N, 5, 4]
+    shape = f"f32[{','.join(map(str, kernel))}]"
+    copies = [
+        line for line in step.compile().as_text().splitlines() if " copy(" in line
+    ]
+    assert len(kernel) == 3
+    assert not [line for line in copies if shape in line]
+
+
 def test_padding_never_contributes():
     rng = np.random.default_rng(0)
     sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
