@@ -190,6 +190,7 @@ def main() -> None:
     figures.accuracy_by_round(folder)
     figures.print_summary(folder)
     protocol_study.print_tops(folder)
+    protocol_study.print_graphs(folder)
 
 
 if __name__ == "__main__":

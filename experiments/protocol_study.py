@@ -20,6 +20,7 @@ from p2pjax import (
     tasks,
     topology,
     training,
+    weights,
 )
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.algorithms.central import central
@@ -199,27 +200,63 @@ def build_program(setting: Setting, num_ids: int, window: int) -> Program:
 
 
 def print_tops(folder: Path) -> None:
-    """The best accuracy of every method, in the two definitions, and a t-test.
+    """The best accuracy of every method, in three definitions, its cost, and a t-test.
 
-    The test compares the runs' best with those of the method that has the best mean.
+    The test compares the runs' best with those of the method that has the best mean;
+    messages are those that an agent sent until its run's best.
     """
+    accuracy, messages = _curves(folder, "accuracy"), _curves(folder, "messages")
+    tops = {name: statistics.top_of_runs(runs) for name, runs in accuracy.items()}
+    best = max(tops, key=lambda name: float(tops[name].mean()))
+    print(
+        f"{'method':<32} {'mean of max':<13} {'max of mean':<13} {'stable max':<12} "
+        f"{'messages':<10} p against {best}"
+    )
+    for name, runs in accuracy.items():
+        stable = statistics.top_ua_stable_max(runs)
+        until = [
+            run[int(np.argmax(curve))]
+            for run, curve in zip(messages[name], runs, strict=True)
+        ]
+        is_tested = name != best and len(runs) > 1
+        print(
+            f"{name:<32} {statistics.top_ua_mean_of_max(runs):<13.4f} "
+            f"{statistics.top_ua_max_of_mean(runs):<13.4f} "
+            f"{'none' if stable is None else f'{stable:.4f}':<12} "
+            f"{np.mean(until):<10.1f} "
+            f"{_p_value(tops[name], tops[best]) if is_tested else ''}"
+        )
+
+
+def _curves(folder: Path, metric: str) -> dict[str, list[list[float]]]:
+    """Of every method in every setting: `[S, E]`."""
     curves: dict[str, list[list[float]]] = {}
     for row in run_folder.read(folder):
         name = " ".join([row["scheme"], *map(str, row["setting"].values())])
         runs = curves.setdefault(name, [])
         if row["run"] == len(runs):
             runs.append([])
-        runs[row["run"]].append(row["accuracy"])
-    tops = {name: np.max(runs, axis=1) for name, runs in curves.items()}
-    best = max(tops, key=lambda name: float(tops[name].mean()))
-    print(f"{'method':<32} mean of max   max of mean   p against {best}")
-    for name, runs in curves.items():
-        p = "" if name == best or len(runs) < 2 else _p_value(tops[name], tops[best])
-        print(
-            f"{name:<32} {statistics.top_ua_mean_of_max(runs):<13.4f} "
-            f"{statistics.top_ua_max_of_mean(runs):<13.4f} {p}"
-        )
+        runs[row["run"]].append(row[metric])
+    return curves
 
 
 def _p_value(one: np.ndarray, other: np.ndarray) -> str:
     return f"{statistics.t_test(one, other)[1]:.2g}"
+
+
+def print_graphs(folder: Path) -> None:
+    """Who could hear whom in every method's first run: connectivity, spectral gap."""
+    if not (folder / "links.jsonl").exists():
+        return  # networks of more agents than links are kept of, or no peers at all
+    for row in run_folder.read(folder, "links.jsonl"):
+        if row["run"] == 0 and row["links"]:
+            receiver, sender, _ = np.transpose(row["links"])
+            graph = topology.from_edges(len(row["cluster"]), sender, receiver)
+            facts = weights.report(graph)
+            print(
+                f"{row['scheme']:<20} "
+                f"{'' if facts['directed'] else 'un'}directed graph, "
+                f"mean degree {facts['mean_degree']:.2f}, "
+                f"{'' if facts['strongly_connected'] else 'not '}strongly connected, "
+                f"spectral gap {facts['spectral_gap']:.3f}"
+            )

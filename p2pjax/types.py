@@ -39,7 +39,7 @@ class Links(NamedTuple):
     """Who received from whom in a round, slot by slot."""
 
     sender: Array  # [N, K]
-    count: Array  # [N, K] messages that arrived; 0 in slots that were not used
+    arrived: Array  # [N, K] messages; 0 in slots that were not used
 
 
 class Info(NamedTuple):
@@ -51,3 +51,4 @@ class Info(NamedTuple):
     payload: Array  # [N] parameters sent
     time: Array | None = None  # [] simulated, when the round ended
     links: Links | None = None  # where agents have peers, not a server
+    weight: Array | None = None  # [N] push-sum weights; lost messages take theirs along

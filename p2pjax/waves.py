@@ -118,8 +118,12 @@ def traffic(schedule: Schedule, num_agents: int, num_epochs: int) -> Traffic:
     time = np.maximum.accumulate(time)
     sender = schedule.agent[schedule.source]
     links = _links(when, schedule.receiver, sender, (num_epochs, num_agents))
-    counts = (values.astype(np.float32) for values in (sent, received, time))
-    return Traffic(*counts, links)
+    return Traffic(
+        sent.astype(np.float32),
+        received.astype(np.float32),
+        time.astype(np.float32),
+        links,
+    )
 
 
 def _links(

@@ -188,7 +188,14 @@ def on_embedded_data(flagfile, train_size, test_size):
         "mnist": ("--dataset=digits", *sizes),
         "vsn": ("--dataset=synthetic", *sizes),
         "associative": (),
-        "next_word": ("--dataset=speakers", "--num_words=20", "--units=4"),
+        "next_word": (
+            "--dataset=speakers",
+            "--num_words=20",
+            "--units=4",
+            "--num_agents=12",
+            "--sizes=8,12",
+            "--min_train=1",
+        ),
         "heterogeneity": ("--dataset=digits,speakers", "--num_agents=10"),
     }[experiment]
     if "auto" in flagfile.name:

@@ -69,7 +69,9 @@ def sgp(
         message = exchange({**after, "params": params}, after, means)
         return Sent(message, weight, sent, arrived)
 
-    return Protocol(wire_peers(weigh), peer_ids, init_fn, communicate_fn)
+    return Protocol(
+        wire_peers(weigh), peer_ids, init_fn, communicate_fn, lambda weight: weight
+    )
 
 
 def _without(peers: Peers, is_lost: Array) -> Peers:

@@ -50,6 +50,8 @@ class Protocol(NamedTuple):
     init: Callable[[PyTree], PyTree]
     # (key, wires of one graph, models before the step, after it, memory, exchange)
     communicate: Callable[[Key, PyTree, PyTree, PyTree, PyTree, Exchange], Sent]
+    # memory -> push-sum weights [N], None for protocols without
+    weight: Callable[[PyTree], Array | None] = lambda memory: None
 
 
 class StepwiseState(NamedTuple):
@@ -152,8 +154,15 @@ def stepwise(
         loss = loss / jnp.maximum(inputs.num_steps, 1).astype(jnp.float32)
         sent = jnp.zeros_like(loss).at[senders].add(used)
         payload = sent * message_size(plan)
-        links = Links(senders, arrived)
-        return state, Info(loss, sent, arrived.sum(1), payload, links=links)
+        info = Info(
+            loss,
+            sent,
+            arrived.sum(1),
+            payload,
+            links=Links(senders, arrived),
+            weight=protocol.weight(state.memory),
+        )
+        return state, info
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 
