@@ -23,6 +23,19 @@ def as_users(values: np.ndarray, source: str, name: str = "user") -> np.ndarray:
     return _whole_numbers(values, INT32_LIMIT, source, name, "number users from 0")
 
 
+def finite_floats(values: np.ndarray, source: str, name: str = "x") -> np.ndarray:
+    """Floats as float32, checked to be finite."""
+    with np.errstate(over="ignore"):  # too large becomes infinite: refused below
+        values = values.astype(np.float32, copy=False)
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"{source}: {name} must be finite float32 numbers, found "
+            f"{np.count_nonzero(~np.isfinite(values))} NaN or infinite values: "
+            "fill or drop them"
+        )
+    return values
+
+
 def as_images(values: np.ndarray, source: str, name: str = "x") -> np.ndarray:
     """Images [E, 28, 28], checked to be uint8 already."""
     if values.dtype != np.uint8 or values.shape[1:] != (28, 28):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from data.arrays import as_labels, check_lengths, ink_from_paper
-from data.files import require_file, unreadable
+from data.hdf5 import read_clients
 from p2pjax.types import InputError
 
 CONTENT = "HDF5 with examples/<client>/pixels and label"
@@ -26,34 +26,13 @@ def read_writers(
     Raises:
         InputError: h5py is not installed, or the file cannot be used.
     """
-    try:
-        import h5py
-    except ImportError as error:
-        raise InputError(
-            f"{path} is HDF5, which needs h5py, and h5py is not installed: "
-            "pip install 'p2pjax[hdf5]'"
-        ) from error
-    require_file(path, CONTENT)
-    try:
-        with h5py.File(path, "r") as file:
-            clients = file.get("examples")
-            if not isinstance(clients, h5py.Group):
-                raise InputError(
-                    f"{path} must be {CONTENT} but has {', '.join(file) or 'nothing'} "
-                    "instead of the group examples: name fed_emnist_train.h5"
-                )
-            for name in clients:
-                source = f"{path}, client {name}"
-                x, y = _read_client(clients[name], source)
-                pixels = ink_from_paper(x, source, "pixels")
-                labels = as_labels(y, num_classes, source, name="label")
-                if len(pixels) or len(labels):
-                    check_lengths(source, pixels=pixels, label=labels)
-                    yield name, pixels, labels
-    except InputError:
-        raise
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise unreadable(path, CONTENT, error) from error
+    for name, client, source in read_clients(path, CONTENT, "fed_emnist_train.h5"):
+        x, y = _read_client(client, source)
+        pixels = ink_from_paper(x, source, "pixels")
+        labels = as_labels(y, num_classes, source, name="label")
+        if len(pixels) or len(labels):
+            check_lengths(source, pixels=pixels, label=labels)
+            yield name, pixels, labels
 
 
 def _read_client(client: Any, source: str) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.arrays import INT32_LIMIT, as_labels, as_users, check_lengths
+from data.arrays import (
+    INT32_LIMIT,
+    as_labels,
+    as_users,
+    check_lengths,
+    finite_floats,
+)
 from data.files import read_start, require_file, unreadable
 from p2pjax.data import Examples
 from p2pjax.types import InputError
@@ -129,15 +135,7 @@ def _as_inputs(x: np.ndarray, source: str) -> np.ndarray:
             f"example, found {x.dtype} {list(x.shape)}: save plain numbers"
         )
     if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # too large becomes infinite: refused below
-            x = x.astype(np.float32, copy=False)
-        if not np.isfinite(x).all():
-            raise InputError(
-                f"{source}: x must be finite float32 numbers, found "
-                f"{np.count_nonzero(~np.isfinite(x))} NaN or infinite values: "
-                "fill or drop them"
-            )
-        return x
+        return finite_floats(x, source)
     if x.dtype == np.bool_:
         return x.astype(np.float32)  # bytes would be taken for pixels of 0 .. 255
     if x.dtype == np.uint8:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data.files import not_found, read_start, require_file, unreadable
-from data.stackoverflow import read_clients
+from data.stackoverflow import read_texts
 from data.text import Documents
 from p2pjax.types import InputError
 
@@ -38,7 +38,7 @@ def load(data_dir: str | Path) -> Documents:
     """
     files = _find_files(Path(data_dir))
     if len(files) == 2:
-        train, test = (dict(read_clients(f, "snippets", f.name)) for f in files)
+        train, test = (dict(read_texts(f, "snippets", f.name)) for f in files)
         return _documents(train, test, str(data_dir))
     content = read_json(files[0], CONTENT)
     parts = content if isinstance(content, dict) else {}

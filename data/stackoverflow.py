@@ -5,7 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from data.files import not_found, require_file, unreadable
+from data.files import not_found
+from data.hdf5 import read_clients
 from data.text import Documents
 from p2pjax.types import InputError
 
@@ -35,7 +36,7 @@ def load(data_dir: str | Path, max_users: int | None = None) -> Documents:
         path = path / FILE
         if not path.exists():
             raise not_found(Path(data_dir), [FILE], "StackOverflow")
-    clients = dict(islice(read_clients(path, "tokens", FILE), max_users))
+    clients = dict(islice(read_texts(path, "tokens", FILE), max_users))
     if not clients:
         raise InputError(
             f"{path}: at least one user is needed, found none: get the file again or "
@@ -44,9 +45,7 @@ def load(data_dir: str | Path, max_users: int | None = None) -> Documents:
     return Documents(list(clients), list(clients.values()))
 
 
-def read_clients(
-    path: Path, field: str, example: str
-) -> Iterator[tuple[str, list[str]]]:
+def read_texts(path: Path, field: str, example: str) -> Iterator[tuple[str, list[str]]]:
     """Yields (name, texts) of each client of one file of TensorFlow Federated.
 
     Args:
@@ -58,28 +57,8 @@ def read_clients(
         InputError: h5py is not installed, or the file cannot be used.
     """
     content = f"HDF5 with examples/<client>/{field}"
-    try:
-        import h5py
-    except ImportError as error:
-        raise InputError(
-            f"{path} is HDF5, which needs h5py, and h5py is not installed: "
-            "pip install 'p2pjax[hdf5]'"
-        ) from error
-    require_file(path, content)
-    try:
-        with h5py.File(path, "r") as file:
-            clients = file.get("examples")
-            if not isinstance(clients, h5py.Group):
-                raise InputError(
-                    f"{path} must be {content} but has {', '.join(file) or 'nothing'} "
-                    f"instead of the group examples: name {example}"
-                )
-            for name in clients:
-                yield name, _strings(clients[name], field, f"{path}, client {name}")
-    except InputError:
-        raise
-    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise unreadable(path, content, error) from error
+    for name, client, source in read_clients(path, content, example):
+        yield name, _strings(client, field, source)
 
 
 def _strings(client: Any, field: str, source: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.arrays import as_labels, as_users, check_lengths
+from data.arrays import as_labels, as_users, check_lengths, finite_floats
 from data.files import not_found
 from data.npz import read_arrays
 from p2pjax.data import AgentData, Examples, World
@@ -155,12 +155,4 @@ def _as_features(x: np.ndarray, source: str) -> np.ndarray:
             f"then 50 seismic features, found {x.dtype} {list(x.shape)}: save these "
             "columns only"
         )
-    with np.errstate(over="ignore"):  # too large becomes infinite: refused below
-        x = x.astype(np.float32, copy=False)
-    if not np.isfinite(x).all():
-        raise InputError(
-            f"{source}: x must be finite float32 numbers, found "
-            f"{np.count_nonzero(~np.isfinite(x))} NaN or infinite values: "
-            "fill or drop them"
-        )
-    return x
+    return finite_floats(x, source)
