@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 
 from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
+from p2pjax.models.convolution import Convolution, max_pool
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, InputError
 
@@ -44,15 +45,14 @@ class CNN(nn.Module):
         hidden = x[..., None] if x.ndim == 3 else x
         for layer, features in enumerate(self.conv_features, start=1):
             self._check_size(layer, hidden.shape)
-            hidden = nn.Conv(
+            hidden = Convolution(
                 features,
-                (self.kernel_size,) * 2,
-                padding="VALID",
+                (self.kernel_size, self.kernel_size),
                 kernel_init=init,
                 name=f"layer_{layer}",
             )(hidden)
             hidden = without_missing(self.activation(hidden), held(self, layer))
-            hidden = nn.max_pool(hidden, (self.pool,) * 2, (self.pool,) * 2)
+            hidden = max_pool(hidden, self.pool, self.pool)
         batch_size, height, width, channels = hidden.shape
         hidden = hidden.reshape(batch_size, height * width, channels)
         axis: int | tuple[int, ...] = (1, 2)

@@ -1,0 +1,179 @@
+"""Own gradients of convolution and pooling against autodiff's, and where they are."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pjax.models import cnn
+from p2pjax.models.convolution import Convolution, Geometry, convolve, max_pool
+
+# Nearly all the time is compilation: what is compiled may be slow.
+quick_jit = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+def autodiff_convolution(x, kernel, geometry):
+    stride, padding, dilation = geometry
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        stride,
+        padding,
+        rhs_dilation=dilation,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+
+
+def autodiff_pool(x, size, stride):
+    window, strides = (1, size, size, 1), (1, stride, stride, 1)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "VALID")
+
+
+def values_and_gradients(fn, *inputs):
+    """Of a weighted sum of everything that comes out."""
+    out, pull_back = jax.vjp(fn, *inputs)
+    weights = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
+    return out, *pull_back(weights)
+
+
+def assert_same(fn, other, *inputs):
+    both = quick_jit(
+        lambda *args: (
+            values_and_gradients(fn, *args),
+            values_and_gradients(other, *args),
+        )
+    )
+    for mine, autodiffs in zip(*both(*inputs), strict=True):
+        np.testing.assert_allclose(mine, autodiffs, rtol=1e-5, atol=1e-5)
+
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+sides = st.tuples(st.integers(0, 3), st.integers(0, 3))
+
+
+@settings(max_examples=15)
+@given(
+    data=st.data(),
+    kernel_size=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    geometry=st.builds(Geometry, pairs, st.tuples(sides, sides), pairs),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    batch=st.integers(1, 3),
+)
+def test_convolution_equals_autodiff(data, kernel_size, geometry, channels, batch):
+    """Odd and even kernels, any stride, padding and dilation, also uneven ones."""
+    sizes = []
+    for kernel, padding, dilation in zip(kernel_size, *geometry[1:], strict=True):
+        smallest = max(1, dilation * (kernel - 1) + 1 - sum(padding))
+        sizes.append(data.draw(st.integers(smallest, smallest + 6)))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, *sizes, channels[0])).astype(np.float32)
+    kernel = rng.normal(size=(*kernel_size, *channels)).astype(np.float32)
+    assert_same(
+        lambda *args: convolve(*args, geometry),
+        lambda *args: autodiff_convolution(*args, geometry),
+        x,
+        kernel,
+    )
+
+
+@settings(max_examples=15)
+@given(
+    size=st.integers(1, 3),
+    stride=st.integers(1, 4),
+    more=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    ties=st.booleans(),
+)
+def test_pooling_equals_autodiff(size, stride, more, ties):
+    """Overlapping windows and gaps, pixels left over, equal pixels."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(2, size + more[0], size + more[1], 3)).astype(np.float32)
+    x = np.maximum(x, 0) if ties else x
+    assert_same(
+        lambda x: max_pool(x, size, stride), lambda x: autodiff_pool(x, size, stride), x
+    )
+
+
+def step(convolution, pool):
+    """A gradient step inside a loop, as one agent takes it."""
+
+    def loss(kernel, x):
+        return jnp.square(pool(jax.nn.relu(convolution(x, kernel)))).sum()
+
+    def steps(kernel, x):
+        return jax.lax.fori_loop(
+            0, 2, lambda _, k: k - 1e-3 * jax.grad(loss)(k, x), kernel
+        )
+
+    return steps
+
+
+own = step(lambda x, k: convolve(x, k, Geometry()), lambda x: max_pool(x, 2, 2))
+autodiffs = step(
+    lambda x, k: autodiff_convolution(x, k, Geometry()),
+    lambda x: autodiff_pool(x, 2, 2),
+)
+
+
+def test_in_a_loop_and_batched():
+    rng = np.random.default_rng(2)
+    kernels = rng.normal(size=(3, 4, 4, 2, 5)).astype(np.float32)
+    x = rng.normal(size=(3, 2, 9, 9, 2)).astype(np.float32)
+    expected = jax.jit(jax.vmap(autodiffs))(kernels, x)
+    np.testing.assert_allclose(
+        jax.jit(jax.vmap(own))(kernels, x), expected, rtol=1e-5, atol=1e-5
+    )
+    one = jax.jit(own)(kernels[0], x[0])
+    np.testing.assert_allclose(one, expected[0], rtol=1e-5, atol=1e-5)
+
+
+def gradients_of_pooling(platform):
+    """How often the lowered step asks XLA for its own gradient of the maximum."""
+    shapes = jnp.zeros((4, 4, 2, 5)), jnp.zeros((2, 9, 9, 2))
+    lowered = jax.jit(own).trace(*shapes).lower(lowering_platforms=(platform,))
+    return lowered.as_text().count("select_and_scatter")
+
+
+def test_accelerators_keep_autodiffs():
+    assert gradients_of_pooling("cpu") == 0
+    assert gradients_of_pooling("tpu") > 0
+    assert gradients_of_pooling("cuda") > 0
+
+
+def test_layer_equals_flax():
+    x = np.random.default_rng(3).normal(size=(2, 9, 8, 3)).astype(np.float32)
+    mine = Convolution(5, (4, 3), Geometry((2, 1), ((1, 2), (0, 1))))
+    theirs = nn.Conv(5, (4, 3), (2, 1), padding=((1, 2), (0, 1)))
+    variables = mine.init(jax.random.key(0), x)
+    for one, other in zip(
+        jax.tree.leaves(variables),
+        jax.tree.leaves(theirs.init(jax.random.key(0), x)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    biased = jax.tree.map(lambda leaf: leaf + 1, variables)
+    np.testing.assert_allclose(
+        mine.apply(biased, x), theirs.apply(biased, x), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
+    module = cnn.CNN((3, 4), (5,), 2, kernel_size=2, pool=3)
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(2, 13, 14, 2)).astype(np.float32)
+    params = quick_jit(module.init)(jax.random.key(0), x)
+
+    def gradient():
+        loss = lambda p: jnp.square(module.apply(p, x)).sum()
+        return quick_jit(jax.grad(loss))(params)
+
+    mine = gradient()
+    monkeypatch.setattr(cnn, "max_pool", autodiff_pool)
+    monkeypatch.setattr("p2pjax.models.convolution.convolve", autodiff_convolution)
+    for one, other in zip(*map(jax.tree.leaves, (mine, gradient())), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
