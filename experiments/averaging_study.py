@@ -191,9 +191,9 @@ def averaging_program(
         average_every=_AVERAGE_EVERY.value,
         drift=_DRIFT.value if case.drift is None else case.drift,
         shared_init=shared_init,
-        agent_loop=common.agent_loop(),
+        agent_loop=common.agent_loop(task),
     )
-    on_own_tests = on_test_sets(task, common.agent_loop())
+    on_own_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         return dict(on_own_tests(models, world)) | {

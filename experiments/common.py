@@ -15,6 +15,7 @@ from absl import app, flags, logging
 from tqdm import tqdm
 
 from p2pjax import InputError, sharding, training
+from p2pjax.tasks import Task
 
 FLAGS = flags.FLAGS
 
@@ -68,8 +69,8 @@ RESUME = flags.DEFINE_bool(
 AGENT_LOOP = flags.DEFINE_integer(
     "agent_loop",
     None,
-    "How many agents train side by side: 1 one after the other in place (the default "
-    "on CPUs), 0 all in one batch (the default on accelerators), c chunks of c.",
+    "How many agents train side by side: 1 one after the other in place, c chunks of "
+    "c, 0 all in one batch; what suits the first network and the machine if not given.",
     lower_bound=0,
 )
 NUM_DEVICES = flags.DEFINE_integer(
@@ -102,15 +103,16 @@ def _start(main: Callable[[], None]) -> None:
 def settle_defaults() -> None:
     """Decides what was left to the machine, so that run.flags has it."""
     FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
+
+
+def agent_loop(task: Task) -> int:
+    """How many agents train side by side.
+
+    The first network that asks settles it, so that run.flags has it.
+    """
     if AGENT_LOOP.value is None:
-        on_cpu = jax.default_backend() == "cpu"
-        FLAGS["agent_loop"].value = training.IN_PLACE if on_cpu else training.VMAP
-
-
-def agent_loop() -> int:
-    """How many agents train side by side."""
-    assert AGENT_LOOP.value is not None, "settle_defaults comes first"
-    return AGENT_LOOP.value
+        FLAGS["agent_loop"].value = training.fastest_agent_loop(task)
+    return FLAGS["agent_loop"].value
 
 
 def load_dataset(

@@ -97,7 +97,7 @@ def _alone(task: Task, learner: Learner, setting: Setting) -> Algorithm:
         task,
         learner,
         batch_size=common.BATCH_SIZE.value,
-        agent_loop=common.agent_loop(),
+        agent_loop=common.agent_loop(task),
     )
 
 
@@ -114,7 +114,7 @@ def _server(task: Task, learner: Learner, setting: Setting) -> Algorithm:
         batch_size=common.BATCH_SIZE.value,
         num_clients=min(_CLIENTS.value, setting.num_agents),
         local=SHARING[_SHARING.value],
-        agent_loop=common.agent_loop(),
+        agent_loop=common.agent_loop(task),
     )
 
 
@@ -129,7 +129,7 @@ def _stepwise(
         batch_size=common.BATCH_SIZE.value,
         rewire_every=setting.rewire_every,
         local=SHARING[_SHARING.value],
-        agent_loop=common.agent_loop(),
+        agent_loop=common.agent_loop(task),
     )
 
 
@@ -152,7 +152,7 @@ def _push(
             loss_probability=_LOSS_PROBABILITY.value,
         ),
         local=SHARING[_SHARING.value],
-        agent_loop=common.agent_loop(),
+        agent_loop=common.agent_loop(task),
     )
 
 
@@ -187,7 +187,7 @@ def build_program(setting: Setting, num_ids: int, window: int) -> Program:
     # Adam as Keras has it; its state is kept by part, so that parts can be frozen.
     optimizer = training.by_part(optax.adam(common.learning_rate(5e-3), eps=1e-7))
     learner = training.gradient_descent(task, optimizer)
-    on_own_tests = on_test_sets(task, common.agent_loop())
+    on_own_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))

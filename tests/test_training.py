@@ -7,9 +7,10 @@ import optax
 import pytest
 
 from p2pjax import data, metrics, tasks, training
-from p2pjax.data import AgentData
-from p2pjax.models import mlp
+from p2pjax.data import AgentData, World
+from p2pjax.models import cnn, mlp
 from p2pjax.owners import Block, MixPlan, OwnerClass
+from p2pjax.simulate import on_test_sets
 from p2pjax.training import Extra, map_agents
 from p2pjax.types import InputError
 
@@ -70,6 +71,34 @@ def test_one_step_in_place_copies_nobody_elses_state():
     ]
     assert len(kernel) == 3
     assert not [line for line in copies if shape in line]
+
+
+@pytest.mark.parametrize("agent_loop", [training.IN_PLACE, 3, 50])
+def test_all_forms_evaluate_alike(agent_loop):
+    sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
+    task, agents, variables = setup(np.random.default_rng(0), sizes)
+    world = World(agents, agents, agents, np.zeros(NUM_AGENTS, np.int32))
+    one, other = (
+        jax.jit(on_test_sets(task, form))(variables, world)
+        for form in (training.VMAP, agent_loop)
+    )
+    assert set(one) == {"accuracy", "loss"}
+    for name, expected in one.items():
+        np.testing.assert_allclose(other[name], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "module, shape, expected",
+    [
+        (mlp.MLP((32, 10)), (64,), training.CHUNK),
+        (mlp.MLP((300, 100, 10)), (784,), training.IN_PLACE),
+        (cnn.CNN((4,), (), 10), (28, 28), training.IN_PLACE),
+    ],
+)
+def test_the_fastest_form_is_chosen(module, shape, expected):
+    task = tasks.classification(module, shape, tasks.softmax_cross_entropy)
+    assert training.fastest_agent_loop(task) == expected
+    assert training.fastest_agent_loop(task, "cuda") == training.VMAP
 
 
 def test_padding_never_contributes():
