@@ -112,7 +112,7 @@ def agent_loop(task: Task) -> int:
     """
     if AGENT_LOOP.value is None:
         FLAGS["agent_loop"].value = training.fastest_agent_loop(task)
-    return FLAGS["agent_loop"].value
+    return int(FLAGS.agent_loop)
 
 
 def load_dataset(

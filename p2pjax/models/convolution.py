@@ -43,8 +43,8 @@ def _plain(x: Array, kernel: Array, geometry: Geometry, spread: Pair = (1, 1)) -
     """XLA's convolution; `spread` puts the pixels of `x` that far apart."""
     stride, padding, dilation = geometry
     return jax.lax.conv_general_dilated(
-        x,
-        kernel,
+        jnp.asarray(x),
+        jnp.asarray(kernel),
         stride,
         padding,
         lhs_dilation=spread,
@@ -76,7 +76,7 @@ def _convolve_backward(
         return of_x, of_kernel.transpose(1, 2, 0, 3)
 
     def autodiff(x: Array, kernel: Array, gradient: Array) -> tuple[Array, Array]:
-        _, pull_back = jax.vjp(lambda *args: _plain(*args, geometry), x, kernel)
+        _, pull_back = jax.vjp(lambda x, k: _plain(x, k, geometry), x, kernel)
         return pull_back(gradient)
 
     return jax.lax.platform_dependent(*inputs, gradient, cpu=own, default=autodiff)
