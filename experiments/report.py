@@ -2,10 +2,9 @@
 
     python -m experiments.report WORKDIR [WORKDIR...] [--output=FILE]
 
-Settings, environment, charts and a table to copy; several runs are side by side.
+Settings, environment, charts and tables to copy; several runs are side by side.
 """
 
-import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,9 +12,15 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments import common, report_charts, report_data, report_page, run_folder
-from experiments.report_charts import Axis, Series
-from experiments.report_data import Folder
+from experiments import (
+    common,
+    report_data,
+    report_folder,
+    report_page,
+    report_sections,
+    run_folder,
+)
+from experiments.report_folder import Folder
 from p2pjax import InputError
 
 FLAGS = flags.FLAGS
@@ -24,32 +29,21 @@ _OUTPUT = flags.DEFINE_string(
     "output", None, "The page; report.html in the first work folder if not given."
 )
 
-ACCURACY = "accuracy (mean over agents)"
-_X_LABELS = {
-    "level": "averaging level (%)",
-    "group_size": "agents that average together",
-    "hidden": "global hidden cells",
-    "batch_size": "examples of a mini-batch",
-}
-
 
 def page(folders: Sequence[Folder]) -> str:
     """The report as HTML."""
     title = "Report: " + ", ".join(folder.name for folder in folders)
-    rows = [row for folder in folders for row in report_data.results(folder)]
-    charts = (
-        _curve_section(folders)
-        + _final_section(folders)
-        + _agent_section(folders)
-        + _communication_section(folders)
-    )
+    charts = "".join(make(folders) for make in report_sections.CHARTS)
     body = "".join(
         [
             f"<h1>{escape(title)}</h1>",
             _overview(folders),
             _settings_section(folders),
             f'<div class="charts">{charts}</div>' if len(folders) == 1 else charts,
-            report_page.results_table(rows, with_folder=len(folders) > 1),
+            report_sections.who_received_from_whom(folders),
+            report_sections.not_recorded(folders),
+            report_sections.results_table(folders),
+            report_sections.clusters_table(folders),
         ]
     )
     return report_page.document(title, body)
@@ -117,127 +111,6 @@ def _shown(value: Any) -> str:
     return report_page.NOTHING if value is None else str(value)
 
 
-def _curve_section(folders: Sequence[Folder]) -> str:
-    styled = report_charts.styled([report_data.curves(one) for one in folders])
-    y = _accuracy_axis(styled)
-    figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
-        if lines:
-            x = report_charts.tight_axis("rounds", [0, *_xs(lines)])
-            chart = report_charts.line_chart("Accuracy over rounds", lines, x, y)
-            figures.append(_figure(folder, chart + report_charts.legend(lines)))
-    return report_page.section(
-        "Accuracy over rounds",
-        "Median over runs; the band is from the 40th to the 60th percentile.",
-        figures,
-    )
-
-
-def _final_section(folders: Sequence[Folder]) -> str:
-    styled = report_charts.styled([report_data.finals(one) for one in folders])
-    y = _accuracy_axis(styled)
-    title = "Final accuracy"
-    figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
-        key = report_data.compared_setting(folder)
-        if lines and key:
-            make_axis = (
-                report_charts.doubling_axis
-                if key == "group_size"
-                else report_charts.tight_axis
-            )
-            x = make_axis(_X_LABELS[key], _xs(lines))
-            chart = report_charts.line_chart(title, lines, x, y, bars=True)
-            figures.append(_figure(folder, chart + report_charts.legend(lines)))
-        elif lines:
-            figures.append(_figure(folder, report_charts.dot_plot(title, lines, y)))
-    return report_page.section(
-        title,
-        "At the last round: median over runs; bars from the 40th to the 60th "
-        "percentile.",
-        figures,
-    )
-
-
-def _agent_section(folders: Sequence[Folder]) -> str:
-    styled = report_charts.styled([report_data.sorted_agents(one) for one in folders])
-    y = _accuracy_axis(styled, "accuracy of an agent")
-    figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
-        if lines:
-            x = report_charts.tight_axis("agents, worst to best (rank)", _xs(lines))
-            chart = report_charts.line_chart("Agents, worst to best", lines, x, y)
-            figures.append(_figure(folder, chart + report_charts.legend(lines)))
-    return report_page.section(
-        "Accuracy of the agents",
-        "At the last round: sorted in every run, then the mean over runs.",
-        figures,
-    )
-
-
-def _communication_section(folders: Sequence[Folder]) -> str:
-    styled = report_charts.styled([report_data.trails(one) for one in folders])
-    all_ends = [report_data.trail_ends(one) for one in folders]
-    y = report_charts.upper_axis(
-        ACCURACY,
-        [p.middle for ends in all_ends for end in ends for p in end],
-        [p.middle for lines in styled for one in lines for p in one.points],
-    )
-    figures = []
-    for folder, lines, ends in zip(folders, styled, all_ends, strict=True):
-        largest = max(_xs(_visible(lines)), default=0.0)
-        if largest > 0:  # else nothing was sent, or nobody counted
-            unit, name = report_data.byte_unit(largest)
-            x = report_charts.tight_axis(
-                f"sent per agent ({name})", [0, largest / unit]
-            )
-            scaled = [
-                one._replace(points=report_charts.scaled(one.points, 1 / unit))
-                for one in lines
-            ]
-            ends = [report_charts.scaled(end, 1 / unit) for end in ends]
-            title = "Accuracy over bytes sent"
-            chart = report_charts.pareto_chart(title, scaled, ends, x, y)
-            legend = report_charts.legend(lines, report_charts.pareto_front(ends))
-            figures.append(_figure(folder, chart + legend))
-    return report_page.section(
-        "Communication",
-        "Accuracy over what an agent has sent so far, medians over runs, from where "
-        "schemes begin to differ. A circle is the end of a scheme: filled on the "
-        "Pareto front, where no other is as accurate for as few bytes; hollow "
-        "elsewhere.",
-        figures,
-    )
-
-
-def _accuracy_axis(styled: Sequence[Sequence[Series]], label: str = ACCURACY) -> Axis:
-    """One for all folders, so that they compare at a glance."""
-    return report_charts.enclosing_axis(
-        label,
-        [
-            height
-            for lines in styled
-            for one in lines
-            for point in one.points
-            for height in (point.low, point.high)
-        ],
-    )
-
-
-def _visible(lines: Sequence[Series]) -> list[Series]:
-    return [one for one in lines if report_charts.segments(one.points)]
-
-
-def _xs(lines: Sequence[Series]) -> list[float]:
-    return [p.x for one in lines for p in one.points if math.isfinite(p.x)]
-
-
-def _figure(folder: Folder, content: str) -> str:
-    state = "" if folder.is_finished else ' <span class="unfinished">unfinished</span>'
-    caption = f"<figcaption>{escape(folder.name)}{state}</figcaption>"
-    return f'<figure class="card">{caption}{content}</figure>'
-
-
 def folder_names(paths: Sequence[Path]) -> list[str]:
     """Last parts of the paths, or the paths where these do not tell them apart."""
     names = [path.resolve().name for path in paths]
@@ -258,7 +131,7 @@ def main(arguments: Sequence[str]) -> Path:
         )
     paths = list(dict.fromkeys(map(Path, arguments)))
     folders = [
-        report_data.read_folder(path, name)
+        report_folder.read_folder(path, name)
         for path, name in zip(paths, folder_names(paths), strict=True)
     ]
     output = Path(_OUTPUT.value) if _OUTPUT.value else paths[0] / "report.html"

@@ -1,4 +1,4 @@
-"""What a report says about runs: folders read, values summed up over runs.
+"""What a report says about runs: values summed up over runs, as lines and rows.
 
 Final values are those of each run's last evaluation. While an experiment goes on, they
 count the runs that have come as far as the furthest one. A value that is not finite in
@@ -8,123 +8,17 @@ one run is not a number over all runs, as in summary.json.
 import json
 import math
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from experiments.report_charts import Line, Point
+from experiments.report_charts import Line, Point, Series
+from experiments.report_folder import Case, Exchanges, Folder
 from experiments.run_folder import Row
-from p2pjax import InputError, metrics
+from p2pjax import metrics, statistics
 
-
-class Case(NamedTuple):
-    """A scheme in a setting: all its rows, and the last row of every run."""
-
-    scheme: str
-    setting: dict[str, Any]
-    rows: list[Row]
-    last_rows: list[Row]
-
-
-class Folder(NamedTuple):
-    """What a run folder holds."""
-
-    name: str
-    is_finished: bool
-    experiment: str
-    settings: dict[str, str]
-    environment: dict[str, Any]
-    cases: list[Case]
-
-
-def read_folder(path: Path, name: str) -> Folder:
-    """Reads a run folder; one without summary.json is of a run that goes on."""
-    if not path.is_dir():
-        raise InputError(f"Need the work folder of a run, but {path} is no folder.")
-    if not (path / "metrics.jsonl").is_file():
-        raise InputError(
-            f"Need the work folder of a run, but {path} has no metrics.jsonl."
-        )
-    is_finished = (path / "summary.json").exists()
-    try:
-        rows = _read_rows(path / "metrics.jsonl", is_finished)
-        summary = _read_summary(path / "summary.json") if is_finished else {}
-        flags_path = path / "run.flags"
-        flags_text = (
-            flags_path.read_text(errors="replace") if flags_path.exists() else ""
-        )
-    except OSError as error:
-        raise InputError(f"Cannot read {path} ({error.strerror}).") from error
-    environment = summary.get("environment")
-    return Folder(
-        name,
-        is_finished,
-        str(summary.get("experiment", "")),
-        _settings(flags_text),
-        environment if isinstance(environment, dict) else {},
-        _cases(rows, is_finished),
-    )
-
-
-def _read_rows(path: Path, is_finished: bool) -> list[Row]:
-    *lines, rest = path.read_bytes().split(b"\n")
-    rows = []
-    for number, line in enumerate([*lines, rest] if rest else lines, 1):
-        try:
-            row = json.loads(line)
-            valid = (
-                isinstance(row["scheme"], str)
-                and isinstance(row.setdefault("setting", {}), dict)
-                and all(isinstance(row[name], int) for name in ("run", "round"))
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
-            valid = False
-        if valid:
-            rows.append(row)
-        elif number <= len(lines) or is_finished:  # else it is being written
-            raise InputError(
-                "Need a row with scheme, run and round in every line, but line "
-                f"{number} of {path} is broken."
-            )
-    if not rows:
-        raise InputError(
-            f"Need at least one evaluation to report, but {path} has none."
-        )
-    return rows
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(path.read_bytes())
-    except ValueError:
-        summary = None
-    if not isinstance(summary, dict):
-        raise InputError(f"Need a summary that is JSON, but {path} is broken.")
-    return summary
-
-
-def _settings(flags_text: str) -> dict[str, str]:
-    pairs = [
-        line.strip().lstrip("-").partition("=")
-        for line in flags_text.splitlines()
-        if line.strip().startswith("-")
-    ]
-    return {name: value if equals else "on" for name, equals, value in pairs}
-
-
-def _cases(rows: list[Row], is_finished: bool) -> list[Case]:
-    last_round = max(row["round"] for row in rows)
-    grouped: dict[str, list[Row]] = {}
-    for row in rows:
-        group = json.dumps([row["scheme"], row["setting"]])
-        grouped.setdefault(group, []).append(row)
-    cases = []
-    for same in grouped.values():
-        finals = {row["run"]: row for row in same}.values()
-        kept = [r for r in finals if is_finished or r["round"] == last_round]
-        cases.append(Case(same[0]["scheme"], same[0]["setting"], same, kept))
-    return cases
+# What final accuracy may depend on, first the more telling, and the least it can be.
+_COMPARED = {"group_size": 1, "level": -math.inf, "hidden": -math.inf, "batch_size": 1}
 
 
 def num_agents(folder: Folder) -> int:
@@ -166,12 +60,16 @@ def over_runs(rows: Iterable[Row], name: str) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan
 
 
-def agent_accuracies(case: Case) -> np.ndarray:
-    """`[agents]`, worst first: sorted in every run, then the mean over runs."""
-    lists: list[Any] = [row.get("agent_accuracy") for row in case.last_rows]
+def by_rank(case: Case, name: str) -> np.ndarray:
+    """A value per agent `[N]`, smallest first: sorted in every run, then the mean.
+
+    Empty where some run does not have it, finite and for the same number of agents.
+    """
+    lists: list[Any] = [row.get(name) for row in case.last_rows]
     if not all(isinstance(one, list) for one in lists):
         return np.zeros(0)
     if len({len(one) for one in lists}) != 1:
@@ -180,14 +78,8 @@ def agent_accuracies(case: Case) -> np.ndarray:
     return np.sort(values, 1).mean(0) if np.isfinite(values).all() else np.zeros(0)
 
 
-def worst_decile(accuracies: np.ndarray) -> float:
-    """Mean over the worst tenth of the agents, at least one.
-
-    >>> worst_decile(np.array([0.25, 0.75] + [1.0] * 18))
-    0.5
-    """
-    count = math.ceil(len(accuracies) / 10)
-    return float(accuracies[:count].mean()) if count else math.nan
+def _worst_decile(accuracies: np.ndarray) -> float:
+    return float(statistics.worst_decile(accuracies)) if accuracies.size else math.nan
 
 
 def results(folder: Folder) -> list[Row]:
@@ -199,32 +91,38 @@ def results(folder: Folder) -> list[Row]:
             "setting": setting_text(case.setting),
             **over_runs(case.last_rows, "accuracy"),
             "round": max((row["round"] for row in case.last_rows), default=math.nan),
-            "worst decile": worst_decile(agent_accuracies(case)),
-            "messages": over_runs(case.last_rows, "messages")["median"],
-            "bytes": over_runs(case.last_rows, "bytes")["median"],
+            "worst decile": _worst_decile(by_rank(case, "agent_accuracy")),
+            "best": _best_point(case).middle,
+            "messages to best": _best_point(case).x,
+            **{
+                name: over_runs(case.last_rows, name)["median"]
+                for name in ("messages", "bytes", "gini")
+            },
+            "in cluster": over_runs(case.last_rows, "in_cluster")["median"],
         }
         for case in folder.cases
     ]
 
 
-def _point(x: float, rows: list[Row], about: str) -> Point:
-    summary = over_runs(rows, "accuracy")
+def _point(x: float, rows: list[Row], about: str, name: str = "accuracy") -> Point:
+    return _summed_up(x, over_runs(rows, name), about)
+
+
+def _summed_up(x: float, summary: dict[str, float], about: str) -> Point:
     spread = summary["median"], summary["p40"], summary["p60"]
     note = f"{about}: {spread[0]:.4f} ({spread[1]:.4f} to {spread[2]:.4f})"
     return Point(x, *spread, note)
 
 
-def curves(folder: Folder) -> list[Line]:
-    """Accuracy over rounds."""
+def curves(folder: Folder, name: str = "accuracy") -> list[Line]:
+    """A metric over rounds."""
     lines = []
     for case in folder.cases:
-        name, by_round = label(case), _by_round(case)
-        lines.append(
-            Line(
-                name,
-                [_point(r, by_round[r], f"{name}, round {r}") for r in by_round],
-            )
-        )
+        points = [
+            _point(number, rows, f"{label(case)}, round {number}", name)
+            for number, rows in _by_round(case).items()
+        ]
+        lines.append(Line(label(case), points))
     return lines
 
 
@@ -274,29 +172,127 @@ def byte_unit(largest: float) -> tuple[float, str]:
     return next((unit for unit in units if largest >= unit[0]), (1.0, "bytes"))
 
 
-def sorted_agents(folder: Folder) -> list[Line]:
-    """Accuracy over the agent's rank, worst first."""
+def best_points(folder: Folder) -> list[Line]:
+    """Best accuracy over the messages of an agent up to then, a point per case."""
+    return [Line(label(case), [_best_point(case)]) for case in folder.cases]
+
+
+def _best_point(case: Case) -> Point:
+    """Every run counts up to its own best evaluation, the first if there are more."""
+    tops = []
+    for last in case.last_rows:
+        own = sorted((r for r in case.rows if r["run"] == last["run"]), key=_round_of)
+        curve = [_number(row.get("accuracy")) for row in own]
+        sent = [_number(row.get("messages")) for row in own]
+        if np.isfinite([*curve, *sent]).all():
+            cost = statistics.until_top(curve, np.diff(sent, prepend=0.0))
+            tops.append({"accuracy": max(curve), "messages": cost})
+    known = tops if len(tops) == len(case.last_rows) else []
+    cost = over_runs(known, "messages")["median"]
+    return _point(cost, known, f"{label(case)}, {cost:,.4g} messages")
+
+
+def _round_of(row: Row) -> int:
+    return row["round"]
+
+
+def sorted_agents(folder: Folder, name: str, about: str) -> list[Line]:
+    """A value of an agent over its rank, smallest first."""
     lines = []
     for case in folder.cases:
-        name, values = label(case), agent_accuracies(case).tolist()
         points = [
-            Point(rank, *(value,) * 3, f"{name}, agent {rank} from below: {value:.4f}")
-            for rank, value in enumerate(values, 1)
+            Point(rank, *(value,) * 3, f"{label(case)}, {about} {rank}: {value:,.4g}")
+            for rank, value in enumerate(by_rank(case, name).tolist(), 1)
         ]
-        lines.append(Line(name, points))
+        lines.append(Line(label(case), points))
     return lines
+
+
+def agent_spreads(folder: Folder) -> list[Line]:
+    """The median agent, with the worst and the best tenth of the agents around it."""
+    lines = []
+    for case in folder.cases:
+        values = by_rank(case, "agent_accuracy")
+        points = []
+        if values.size:
+            middle, low = float(np.median(values)), _worst_decile(values)
+            high = -_worst_decile(-values)
+            note = (
+                f"{label(case)}: median agent {middle:.4f}, worst tenth {low:.4f}, "
+                f"best tenth {high:.4f}"
+            )
+            points = [Point(0, middle, low, high, note)]
+        lines.append(Line(label(case), points))
+    return lines
+
+
+def cluster_results(folder: Folder) -> list[Row]:
+    """A row of the table per case and true cluster."""
+    return [
+        {
+            "folder": folder.name,
+            "scheme": case.scheme,
+            "setting": setting_text(case.setting),
+            "cluster": cluster,
+            **summary,
+        }
+        for case in folder.cases
+        for cluster, summary in _clusters(case).items()
+    ]
+
+
+def cluster_series(folder: Folder) -> list[tuple[str, list[Series]]]:
+    """Accuracy of each true cluster, a point each, of the cases that have clusters."""
+    rows = []
+    for case in folder.cases:
+        series = []
+        for cluster, summary in _clusters(case).items():
+            about = f"{label(case)}, cluster {cluster} ({summary['agents']} agents)"
+            point = _summed_up(0, summary, about)
+            series.append(Series(f"cluster {cluster}", [point], cluster))
+        if series:
+            rows.append((label(case), series))
+    return rows
+
+
+def _clusters(case: Case) -> dict[int, dict[str, float]]:
+    """Mean accuracy of the agents of a cluster, over runs; none if all are alike."""
+    clusters = {found.run: found.cluster for found in case.exchanges}
+    means: dict[int, list[Row]] = {}
+    for row in case.last_rows:
+        values = row.get("agent_accuracy")
+        cluster = clusters.get(row["run"], np.zeros(0, int))
+        if isinstance(values, list) and len(values) == len(cluster):
+            accuracy = np.array([_number(value) for value in values])
+            for one in np.unique(cluster).tolist():
+                own = accuracy[cluster == one]
+                means.setdefault(one, []).append({"mean": own.mean(), "size": own.size})
+    if len(means) < 2:
+        return {}
+    return {
+        one: {"agents": max(row["size"] for row in rows)} | over_runs(rows, "mean")
+        for one, rows in sorted(means.items())
+    }
+
+
+def link_tables(folder: Folder) -> list[tuple[list[str], Exchanges]]:
+    """Who received from whom in the first run; cases that agree in it are together."""
+    tables: dict[bytes, tuple[list[str], Exchanges]] = {}
+    for case in folder.cases:
+        for found in case.exchanges[:1]:
+            if found.messages.size:
+                same = b"|".join(part.tobytes() for part in found[1:])
+                tables.setdefault(same, ([], found))[0].append(label(case))
+    return list(tables.values())
 
 
 def compared_setting(folder: Folder) -> str:
     """What final accuracy depends on, or '' where only on names."""
-    for name, least in (
-        ("group_size", 1),
-        ("level", -math.inf),
-        ("hidden", -math.inf),
-        ("batch_size", 1),
-    ):
+    others = [name for name in folder.cases[0].setting if name not in _COMPARED]
+    for name in [*_COMPARED, *others]:
         values = [_number(case.setting.get(name)) for case in folder.cases]
-        if all(least <= value < math.inf for value in values):
+        is_known = all(_COMPARED.get(name, -math.inf) <= v < math.inf for v in values)
+        if is_known and (name in _COMPARED or len(set(values)) > 1):
             return name
     return ""
 

@@ -15,11 +15,8 @@ from experiments import report_data
 from experiments.run_folder import Row
 
 NOTHING = "\u2013"
-COLUMNS = (
-    *("folder", "scheme", "setting", "median", "p40", "p60", "mean", "std", "runs"),
-    *("round", "worst decile", "messages", "bytes"),
-)
 _TEXT_COLUMNS = ("folder", "scheme", "setting")
+_COUNT_COLUMNS = ("runs", "round", "messages", "cluster", "agents", "messages to best")
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f8; --card: #ffffff; --text: #1b1f23;
@@ -33,7 +30,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.5rem 0; overflow-wrap: anyw
 h2 { font-size: 1.15rem; margin: 1.6rem 0 0.2rem; }
 section { min-width: 0; }
 p { margin: 0.2rem 0 0.6rem; color: var(--muted); max-width: 46rem; }
-.charts { display: grid; gap: 1rem;
+.charts { display: grid; gap: 1rem; align-items: start;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 .card { margin: 0; padding: 0.8rem; background: var(--card); border-radius: 8px;
   border: 1px solid var(--grid); max-width: 44rem; min-width: 0; }
@@ -59,10 +56,10 @@ pre { margin: 0; padding: 0.7rem; font-size: 0.82rem; }
 
 _CHART_STYLE = """
 :root { --s0: #1b1b1b; --s1: #d98c00; --s2: #3a9fd8; --s3: #009e73; --s4: #0060a0;
-  --s5: #d55e00; --s6: #c0609a; --s7: #a89a00; }
+  --s5: #d55e00; --s6: #c0609a; --s7: #a89a00; --between: #a5adb8; }
 @media (prefers-color-scheme: dark) { :root { --s0: #f2f2f2; --s1: #e69f00;
   --s2: #8ed0f5; --s3: #1fbf92; --s4: #3f8fd9; --s5: #ee7733; --s6: #dd8fbb;
-  --s7: #f0e442; } }
+  --s7: #f0e442; --between: #67717c; } }
 .s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); }
 .s3 { color: var(--s3); } .s4 { color: var(--s4); } .s5 { color: var(--s5); }
 .s6 { color: var(--s6); } .s7 { color: var(--s7); }
@@ -80,6 +77,18 @@ svg .name { fill: var(--text); }
 .hollow { fill: var(--card); }
 .probe { fill: currentColor; opacity: 0; } .probe:hover { opacity: 1; }
 .front { fill: none; stroke: var(--muted); stroke-dasharray: 3 3; }
+.link { fill: none; stroke: currentColor; stroke-width: 1.2; }
+.between { color: var(--between); }
+.w1 { opacity: 0.3; } .w2 { opacity: 0.45; } .w3 { opacity: 0.6; } .w4 { opacity: 0.8; }
+.node { fill: currentColor; stroke: var(--card); stroke-width: 1.5; }
+.plate { fill: none; stroke: var(--grid); }
+.heat { color: var(--accent); }
+g.heat { shape-rendering: crispEdges; stroke: currentColor; fill: none; }
+.legend.heat rect { fill: currentColor; }
+.h1 { opacity: 0.18; } .h2 { opacity: 0.36; } .h3 { opacity: 0.56; }
+.h4 { opacity: 0.78; }
+.border { stroke: var(--text); stroke-width: 0.8; opacity: 0.6; }
+.cell { fill: var(--text); opacity: 0; } .cell:hover { opacity: 0.08; }
 .legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; margin: 0.4rem 0 0;
   padding: 0; list-style: none; font-size: 0.86rem; }
 .legend svg { width: 26px; height: 10px; margin-right: 0.4rem; }
@@ -91,7 +100,7 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
   button.hidden = false;
   button.addEventListener("click", async () => {
     const source = document.getElementById(button.dataset.copy);
-    const said = document.getElementById("copied");
+    const said = button.parentElement.querySelector(".copied");
     try {
       await navigator.clipboard.writeText(source.textContent);
       said.textContent = "Copied.";
@@ -150,24 +159,31 @@ def table(
     )
 
 
-def results_table(rows: Sequence[Row], *, with_folder: bool) -> str:
-    """The table of results, also as text to copy."""
-    columns = COLUMNS if with_folder else COLUMNS[1:]
-    cells = [[cell_text(name, row[name]) for name in columns] for row in rows]
+def copy_table(
+    name: str, title: str, note: str, columns: Sequence[str], rows: Sequence[Row]
+) -> str:
+    """A table that is also there as text to copy; `name` is its own on the page."""
+    cells = [[cell_text(column, row[column]) for column in columns] for row in rows]
+    num_texts = sum(column in _TEXT_COLUMNS for column in columns)
     shown = table(
         columns,
         [[escape(cell) for cell in row] for row in cells],
-        numbers_from=columns.index("median"),
+        numbers_from=num_texts,
+    )
+    texts = {
+        "CSV": csv_text(columns, rows),
+        "Markdown": markdown_text(columns, cells),
+    }
+    buttons = "".join(
+        f'<button data-copy="{name}-{kind.lower()}" hidden>Copy as {kind}</button>'
+        for kind in texts
+    )
+    boxes = "".join(
+        _text_box(f"{name}-{kind.lower()}", kind, text) for kind, text in texts.items()
     )
     return (
-        "<section><h2>Results</h2><p>Accuracy over runs at the last round. Worst "
-        "decile: mean over the worst tenth of the agents, rounded up. Messages and "
-        f"bytes: sent by an agent up to then, median over runs.</p>{shown}"
-        '<button data-copy="csv" hidden>Copy as CSV</button>'
-        '<button data-copy="markdown" hidden>Copy as Markdown</button>'
-        '<span id="copied" role="status"></span>'
-        f"{_text_box('csv', 'CSV', csv_text(columns, rows))}"
-        f"{_text_box('markdown', 'Markdown', markdown_text(columns, cells))}</section>"
+        f"<section><h2>{escape(title)}</h2><p>{escape(note)}</p>{shown}"
+        f'{buttons}<span class="copied" role="status"></span>{boxes}</section>'
     )
 
 
@@ -184,7 +200,7 @@ def cell_text(column: str, value: Any) -> str:
         return str(value)
     if not math.isfinite(value):
         return NOTHING
-    if column in ("runs", "round", "messages"):
+    if column in _COUNT_COLUMNS:
         return f"{value:,.10g}"
     return report_data.bytes_text(value) if column == "bytes" else f"{value:.4f}"
 

@@ -1,141 +1,46 @@
 """The report on run folders: numbers, charts, page, every refusal."""
 
-import csv
 import doctest
 import html
-import io
-import json
-import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from report_pages import (
+    Page,
+    json_line,
+    level_rows,
+    make_row,
+    num_points,
+    scheme_rows,
+    table_rows,
+    text_to_copy,
+    write_folder,
+)
 
-from experiments import report, report_charts, report_data, run_folder
+from experiments import (
+    report,
+    report_charts,
+    report_data,
+    report_folder,
+    report_svg,
+    run_folder,
+)
 from experiments.report_charts import Line, Point, Series
 
 ROOT = Path(__file__).parents[1]
-VOID = {"meta", "br", "hr", "img", "input", "link"}
 STRANGE = '<b>"&'
 NUMBERS = ("median", "p40", "p60", "mean", "std")
-
-
-class Page(HTMLParser):
-    """Elements as `(tag, attributes, text)`; refuses tags that are not closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self._open = [], []
-        self.feed(text)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append([tag, dict(attrs), ""])
-        if tag not in VOID:
-            self._open.append(self.elements[-1])
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append([tag, dict(attrs), ""])
-
-    def handle_endtag(self, tag):
-        assert self._open.pop()[0] == tag
-
-    def handle_data(self, data):
-        for element in self._open:
-            element[2] += data
-
-    def all(self, tag, kind=""):
-        return [
-            (attributes, text)
-            for name, attributes, text in self.elements
-            if name == tag and (not kind or attributes.get("class") == kind)
-        ]
-
-    def texts(self, tag):
-        return [text for _, text in self.all(tag)]
-
-    def charts(self, title):
-        """What is drawn in the charts of this title, a list of elements per chart."""
-        starts = [
-            number
-            for number, (tag, attributes, _) in enumerate(self.elements)
-            if tag == "svg" and attributes.get("class") == "chart"
-        ]
-        ends = [*starts[1:], len(self.elements)]
-        return [
-            self.elements[start:end]
-            for start, end in zip(starts, ends, strict=True)
-            if self.elements[start][1]["aria-label"] == title
-        ]
-
-
-def num_points(elements, kind="line"):
-    return [
-        len(attributes["points"].split())
-        for tag, attributes, _ in elements
-        if tag == "polyline" and attributes["class"] == kind
-    ]
-
-
-def make_row(scheme, run, number, accuracy, setting=None, **others):
-    row = {"scheme": scheme, "setting": setting or {}, "run": run, "round": number}
-    return row | {"accuracy": accuracy} | others
-
-
-def level_rows(levels=(0, 50, 100), num_runs=3, num_rounds=4):
-    """The final accuracy of level l in run r is 0.5 + l / 1000 + r / 100."""
-    return [
-        make_row(
-            f"level_{level}",
-            run,
-            number,
-            accuracy := 0.5 + level / 1000 + run / 100 - (num_rounds - number) / 10,
-            {"level": level},
-            messages=number if level else 0,
-            bytes=1000.0 * level * number,
-            agent_accuracy=[accuracy + 0.1, accuracy - 0.1, accuracy, accuracy],
-        )
-        for level in levels
-        for run in range(num_runs)
-        for number in range(1, num_rounds + 1)
-    ]
-
-
-def scheme_rows(names, **others):
-    return [
-        make_row(name, run, number, 0.5 + position / 100 + number / 10, **others)
-        for position, name in enumerate(names)
-        for run in (0, 1)
-        for number in (1, 2)
-    ]
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Makes a run folder."""
-
-    def make(rows, name="run", *, finished=True, flags="--seed=3\n--per_sample\n"):
-        path = tmp_path / name
-        path.mkdir()
-        text = rows if isinstance(rows, str) else "".join(map(json_line, rows))
-        (path / "metrics.jsonl").write_text(text)
-        (path / "run.flags").write_text(flags)
-        if finished:
-            environment = {"python": "3.99.1", "backend": "cpu"}
-            summary = {"experiment": "tiny", "rows": [], "environment": environment}
-            (path / "summary.json").write_text(json.dumps(summary))
-        return path
-
-    return make
-
-
-def json_line(row):
-    return json.dumps(row) + "\n"
+    return partial(write_folder, tmp_path)
 
 
 @pytest.fixture
@@ -175,18 +80,10 @@ def refused(command, capsys):
     return run
 
 
-def table_rows(page):
-    """The table of results as the CSV text has it."""
-    (text,) = [
-        text for attributes, text in page.all("pre") if attributes["id"] == "csv"
-    ]
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_level_study(folder, page):
     rows = level_rows()
     made = page(folder(rows))
-    assert len(made.all("svg", "chart")) == 4
+    assert len(made.all("svg", "chart")) == 6
     (curves,) = made.charts("Accuracy over rounds")
     assert num_points(curves) == [4, 4, 4]
     assert sum(tag == "polygon" for tag, *_ in curves) == 3
@@ -200,6 +97,10 @@ def test_level_study(folder, page):
     assert "averaging level (%)" in made.texts("text")
     (agents,) = made.charts("Agents, worst to best")
     assert num_points(agents) == [4, 4, 4]
+    (spread,) = made.charts("Median agent, worst and best tenth")
+    assert [text for tag, _, text in spread if tag == "title"][1] == (
+        "level_0: median agent 0.5100, worst tenth 0.4100, best tenth 0.6100"
+    )
     (costs,) = made.charts("Accuracy over bytes sent")
     # More bytes, more accuracy: all on the front.
     kinds = [attributes["class"] for tag, attributes, _ in costs if tag == "circle"]
@@ -237,11 +138,7 @@ def test_table_is_what_was_put_in(folder, page):
         cells = made.texts("td")
         start = cells.index(row["scheme"])
         assert cells[start + 2 : start + 7] == shown
-        (text,) = [
-            text
-            for attributes, text in made.all("pre")
-            if attributes["id"] == "markdown"
-        ]
+        text = text_to_copy(made, "results-markdown")
         (line,) = [line for line in text.splitlines() if f"{row['scheme']} |" in line]
         assert line.strip("| ").split(" | ") == cells[start : start + len(row)]
 
@@ -250,7 +147,7 @@ def test_agrees_with_summary(folder):
     """The folder's own summary has the same numbers."""
     path = folder(level_rows())
     theirs = run_folder.summarize(path, "tiny", ("accuracy",))
-    ours = report_data.results(report_data.read_folder(path, "run"))
+    ours = report_data.results(report_folder.read_folder(path, "run"))
     for their, our in zip(theirs, ours, strict=True):
         assert [their[name] for name in NUMBERS] == [our[name] for name in NUMBERS]
 
@@ -321,7 +218,7 @@ def test_compares_folders(folder, page, tmp_path):
     second = folder(level_rows((50, 80)), "second", flags="--seed=4\n--per_sample\n")
     made = page(first, second)
     assert not (second / "report.html").exists()
-    assert len(made.all("svg", "chart")) == 8
+    assert len(made.all("svg", "chart")) == 12
     assert [num_points(one) for one in made.charts("Accuracy over rounds")] == [
         [4, 4, 4],
         [4, 4],
@@ -441,7 +338,7 @@ def test_way_to_the_end_stays_in_the_chart(folder, page):
     rows = [make_row("a", 0, n, value, bytes=n) for n, value in enumerate(values)]
     (costs,) = page(folder(rows)).charts("Accuracy over bytes sent")
     assert num_points(costs, "line trail") == [2, 2]
-    frame = report_charts.Frame()
+    frame = report_svg.Frame()
     for tag, attributes, _ in costs:
         if tag == "polyline":
             heights = [float(p.split(",")[1]) for p in attributes["points"].split()]
@@ -513,7 +410,7 @@ def test_no_rows(folder, refused, text):
     [(0, 1), (0.07, 0.95), (3, 3), (0, 0), (-5, 17), (0, 1e9), (0.5, 0.501)],
 )
 def test_ticks_enclose(low, high):
-    ticks = report_charts.round_ticks(low, high)
+    ticks = report_svg.round_ticks(low, high)
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 2 <= len(ticks) <= 8
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
@@ -525,12 +422,12 @@ def test_chart_places():
     (series,) = report_charts.styled([[Line("a", points)]])[0]
     assert series == Series("a", points, 0)
     x, y = (
-        report_charts.tight_axis("x", [0, 10]),
-        report_charts.enclosing_axis("y", [0, 1]),
+        report_svg.tight_axis("x", [0, 10]),
+        report_svg.enclosing_axis("y", [0, 1]),
     )
-    frame = report_charts.Frame()
-    assert report_charts.position(y, 0.0, frame.bottom, frame.top) == frame.bottom
-    assert report_charts.position(y, 1.0, frame.bottom, frame.top) == frame.top
+    frame = report_svg.Frame()
+    assert report_svg.position(y, 0.0, frame.bottom, frame.top) == frame.bottom
+    assert report_svg.position(y, 1.0, frame.bottom, frame.top) == frame.top
     drawn = Page(report_charts.line_chart("t", [series], x, y))
     ((attributes, _),) = drawn.all("polyline")
     places = np.array([p.split(",") for p in attributes["points"].split()], float)
@@ -539,7 +436,7 @@ def test_chart_places():
 
 
 def test_examples_in_docstrings():
-    for module in (report_charts, report_data):
+    for module in (report_charts, report_data, report_svg):
         result = doctest.testmod(module)
         assert result.attempted
         assert not result.failed
@@ -554,65 +451,3 @@ def test_command(folder, tmp_path):
     )
     assert done.stdout == f"Report is in {path / 'report.html'}\n"
     Page((path / "report.html").read_text())
-
-
-MEASURE = """<script>
-document.querySelector('button[data-copy="csv"]').click();
-setTimeout(() => {
-  const charts = [...document.querySelectorAll("svg.chart")];
-  document.body.dataset.seen = JSON.stringify({
-    widths: charts.map(one => one.getBoundingClientRect().width),
-    heights: charts.map(one => one.getBoundingClientRect().height),
-    page: document.documentElement.scrollWidth - innerWidth,
-    copied: document.getElementById("copied").textContent,
-    buttons: [...document.querySelectorAll("button")].map(one => one.hidden),
-  });
-}, 500);
-</script>"""
-
-
-@pytest.mark.parametrize("width", [1200, 390])
-def test_in_browser(folder, command, tmp_path, width):
-    """No error in the console; charts are visible; nothing sticks out on a phone."""
-    browser = shutil.which("chromium")
-    if browser is None:
-        pytest.skip("no chromium on PATH (Debian package chromium)")
-    names = [f"784-300-100-{n}" for n in range(9)]
-    agents = {"agent_accuracy": [0.1, 0.9], "bytes": 5e6}
-    paths = folder(level_rows(), "a"), folder(scheme_rows(names, **agents), "b")
-    command(*paths)
-    text = (paths[0] / "report.html").read_text()
-    measured = tmp_path / "measured.html"
-    measured.write_text(text.replace("</body>", f"{MEASURE}</body>"))
-
-    def browse(url, *flags):
-        return subprocess.run(
-            [
-                *(browser, "--headless", "--no-sandbox", "--disable-gpu"),
-                *("--no-first-run", "--disable-background-networking"),
-                *("--disable-component-update", "--disable-sync", "--disable-quic"),
-                *("--enable-logging=stderr", f"--window-size={width},3000"),
-                f"--user-data-dir={tmp_path / 'profile'}",
-                *flags,
-                url.as_uri(),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-
-    picture = tmp_path / "report.png"
-    shot = browse(paths[0] / "report.html", f"--screenshot={picture}")
-    assert "CONSOLE" not in shot.stderr
-    assert picture.stat().st_size > 20_000
-    dump = browse(measured, "--dump-dom", "--virtual-time-budget=5000")
-    assert "CONSOLE" not in dump.stderr
-    (body,) = [attributes for attributes, _ in Page(dump.stdout).all("body")]
-    seen = json.loads(body["data-seen"])
-    assert len(seen["widths"]) == 8
-    assert min(seen["widths"]) > 250
-    assert min(seen["heights"]) > 100
-    assert seen["page"] <= 0
-    assert seen["buttons"] == [False, False]
-    assert seen["copied"]
