@@ -171,6 +171,6 @@ def _cases(rows: list[Row], links: list[Row], is_finished: bool) -> list[Case]:
 def _grouped(rows: list[Row]) -> dict[str, list[Row]]:
     grouped: dict[str, list[Row]] = {}
     for row in rows:
-        group = json.dumps([row["scheme"], row["setting"]])
+        group = json.dumps([row["scheme"], row["setting"]], sort_keys=True)
         grouped.setdefault(group, []).append(row)
     return grouped
