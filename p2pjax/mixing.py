@@ -150,10 +150,14 @@ def best(peers: Peers, owner: np.ndarray) -> Combine:
     A matmul multiplies every agent with every other, so it is for agents of one group
     only: what diverged in one group must not reach another as 0 * inf.
     """
-    num_agents, num_slots = peers.ids.shape
-    is_wide = num_slots * DENSE_FROM >= num_agents > 2 * DENSE_FROM
     one_group = bool((owner == owner[0]).all())
-    return by_matrix(dense(peers)) if is_wide and one_group else by_peers(peers)
+    is_matrix = one_group and _is_wide(peers.ids)
+    return by_matrix(dense(peers)) if is_matrix else by_peers(peers)
+
+
+def _is_wide(ids: Array) -> bool:
+    num_agents, num_slots = ids.shape
+    return num_slots * DENSE_FROM >= num_agents > 2 * DENSE_FROM
 
 
 def dense(peers: Peers) -> Array:
@@ -162,6 +166,61 @@ def dense(peers: Peers) -> Array:
     rows = jnp.arange(num_agents)[:, None]
     zeros = jnp.zeros((num_agents, num_agents), peers.weight.dtype)
     return zeros.at[rows, peers.ids].add(peers.weight)
+
+
+class Change(NamedTuple):
+    """What became of parameters; the difference is formed block by block only."""
+
+    after: PyTree  # leaves [N, ...]
+    before: PyTree  # leaves [N, ...], or [1, ...] if it was the same for all
+
+
+def dots(left: Change, right: Change, ids: Array) -> Array:
+    """Inner products `<left[n], right[ids[n, c]]>` over all parameters, `[N, C]`."""
+    as_matrix = _is_wide(ids)
+    num_agents, num_columns = ids.shape
+    total = jnp.zeros((num_agents, num_agents if as_matrix else num_columns))
+    for leaves in zip(*map(jax.tree.leaves, (*left, *right)), strict=True):
+
+        def advance(
+            total: Array, at: tuple, sizes: tuple[int, ...], leaves: tuple = leaves
+        ) -> Array:
+            mine, theirs = (
+                _columns(after, at, sizes) - _columns(before, at, sizes)
+                for after, before in (leaves[:2], leaves[2:])
+            )
+            if as_matrix:
+                products = jnp.matmul(mine, theirs.T, precision="highest")
+            else:
+                products = jax.lax.map(
+                    lambda peer: (mine * theirs[peer]).sum(1), ids.T
+                ).T
+            return total + products.astype(total.dtype)
+
+        shape = leaves[0].shape
+        block = Block(0, (0,) * (len(shape) - 1), shape[1:])
+        total = walk_columns(shape, leaves[0].dtype.itemsize, block, advance, total)
+    return jnp.take_along_axis(total, ids, 1) if as_matrix else total
+
+
+def cosines(change: Change, ids: Array) -> Array:
+    """Cosines of the changes of agents `n` and `ids[n, c]`, `[N, C]`.
+
+    0 where one of them did not change.
+    """
+    own = jnp.arange(ids.shape[0], dtype=ids.dtype)[:, None]
+    products = dots(change, change, jnp.concatenate([own, ids], axis=1))
+    square, products = products[:, 0], products[:, 1:]
+    lengths = jnp.sqrt(square[:, None]) * jnp.sqrt(square[ids])
+    has_moved = lengths > 0
+    return jnp.where(has_moved, products / jnp.where(has_moved, lengths, 1), 0)
+
+
+def _columns(leaf: Array, at: tuple, sizes: tuple[int, ...]) -> Array:
+    """A column block `[N, columns]`; `[1, columns]` of what is the same for all."""
+    leaf = jnp.asarray(leaf)
+    columns = jax.lax.dynamic_slice(leaf, at, (leaf.shape[0], *sizes[1:]))
+    return columns.reshape(leaf.shape[0], -1)
 
 
 def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:

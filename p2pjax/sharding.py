@@ -79,6 +79,21 @@ def from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
     )
 
 
+def num_shards() -> int:
+    """Devices that the agents are spread over."""
+    return jax.sharding.get_abstract_mesh().shape[AXIS] if _is_spread() else 1
+
+
+def from_next(tree: PyTree) -> PyTree:
+    """Inside `over_devices`: what the next device has; the last looks at the first.
+
+    Applied again and again, every device sees what all have, one at a time.
+    """
+    size = num_shards()
+    moves = [(device, (device - 1) % size) for device in range(size)]
+    return jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, AXIS, moves), tree)
+
+
 def _is_spread() -> bool:
     mesh = jax.sharding.get_abstract_mesh()
     return AXIS in mesh.axis_names and mesh.shape[AXIS] > 1
