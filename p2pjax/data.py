@@ -99,6 +99,12 @@ def steps_per_epoch(size: Array, batch_size: int) -> Array:
     return (size + batch_size - 1) // batch_size
 
 
+def examples_in_steps(num_steps: Array, size: Array, batch_size: int) -> Array:
+    """Examples that the first steps of passes over `size` examples have used."""
+    whole, rest = jnp.divmod(num_steps, steps_per_epoch(size, batch_size))
+    return whole * size + jnp.minimum(rest * batch_size, size)
+
+
 def with_replacement(batch_size: int) -> Sampler:
     """Independent uniform draws."""
     _check_batch_size(batch_size)
@@ -148,6 +154,16 @@ def widened(split: AgentData, num_examples: int) -> AgentData:
 
     examples = {name: pad(leaf) for name, leaf in split.examples.items()}
     return AgentData(examples, split.size)
+
+
+def label_histograms(split: AgentData, num_classes: int) -> Array:
+    """How often every agent has each label, `[N, num_classes]`."""
+    labels = jnp.asarray(split.examples["y"])  # [N, M]
+    is_real = jnp.arange(labels.shape[1])[None] < jnp.asarray(split.size)[:, None]
+    labels = jnp.where(is_real, labels, num_classes)  # dropped
+    rows = jnp.arange(labels.shape[0])[:, None]
+    none = jnp.zeros((labels.shape[0], num_classes), jnp.int32)
+    return none.at[rows, labels].add(1, mode="drop")
 
 
 def num_agents(world: World) -> int:

@@ -154,6 +154,25 @@ def next_token(
     return Task(init_fn, loss_fn, evaluate_fn)
 
 
+def probabilities(
+    module: nn.Module, prepare: Callable[[Array], Array] | None = None
+) -> Callable[[Variables, Batch], Array]:
+    """What a module's softmax makes of `batch["x"]`, `[B, k]`: for `Probe`.
+
+    Args:
+      module: as in `classification`, or `next_token`.
+      prepare: of the inputs; `as_float` if None.
+    """
+
+    def predict_fn(variables: Variables, batch: Batch) -> Array:
+        stats = {k: v for k, v in variables.stats.items() if k != "momentum"}
+        x = (as_float if prepare is None else prepare)(batch["x"])
+        logits = module.apply({"params": variables.params, **stats}, x)
+        return jax.nn.softmax(jnp.asarray(logits))
+
+    return predict_fn
+
+
 def as_float(x: Array) -> Array:
     """Bytes are pixels and become [0, 1]; other numbers keep their value."""
     if x.dtype == jnp.uint8:

@@ -52,3 +52,5 @@ class Info(NamedTuple):
     time: Array | None = None  # [] simulated, when the round ended
     links: Links | None = None  # where agents have peers, not a server
     weight: Array | None = None  # [N] push-sum weights; lost messages take theirs along
+    merged: Links | None = None  # where some of what arrives is only looked at
+    examples: Array | None = None  # [N] that were trained on, repeated ones included

@@ -71,6 +71,7 @@ def local_epochs(
       done before, and those to do now `[N]`. It returns variables, optimizer states and
       mean losses `[N]`. Who has nothing to do costs nothing in a looping `agent_loop`.
     """
+    take = own_steps(learner, batch_size, agent_loop)
 
     def train(
         key: Key,
@@ -80,12 +81,38 @@ def local_epochs(
         opt_state: PyTree,
         agents: AgentData,
     ) -> tuple[Variables, PyTree, Array]:
+        steps = data.steps_per_epoch(jnp.asarray(agents.size), batch_size)
+        return take(
+            key, first_epoch * steps, num_epochs * steps, variables, opt_state, agents
+        )
+
+    return train
+
+
+def own_steps(
+    learner: Learner, batch_size: int, agent_loop: int
+) -> Callable[..., tuple[Variables, PyTree, Array]]:
+    """Training of all agents for numbers of steps of their own.
+
+    Returns:
+      `train(key, first_step, num_steps, variables, opt_state, data)` with the steps
+      done before and those to do now, `[N]` each, else as `local_epochs`. The steps
+      go through passes over the agent's data, one after the other.
+    """
+
+    def train(
+        key: Key,
+        first_step: Array,
+        num_steps: Array,
+        variables: Variables,
+        opt_state: PyTree,
+        agents: AgentData,
+    ) -> tuple[Variables, PyTree, Array]:
         largest = next(iter(agents.examples.values())).shape[1]
         sampler = data.shuffled_epochs(batch_size, largest)
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
-            key, examples, size, num_epochs = inputs
-            steps = data.steps_per_epoch(size, batch_size)
+            key, examples, size, first_step, num_steps = inputs
             return take_steps(
                 learner,
                 sampler,
@@ -94,14 +121,13 @@ def local_epochs(
                 size,
                 Extra(),
                 carry,
-                first_epoch * steps,
-                num_epochs * steps,
+                first_step,
+                num_steps,
             )
 
         keys = jax.random.split(key, agents.size.shape[0])
-        carry, losses = map_agents(one_agent, agent_loop)(
-            (variables, opt_state), (keys, agents.examples, agents.size, num_epochs)
-        )
+        own = (keys, agents.examples, agents.size, first_step, num_steps)
+        carry, losses = map_agents(one_agent, agent_loop)((variables, opt_state), own)
         return *carry, losses
 
     return train

@@ -80,6 +80,7 @@ def stepwise(
     rewire_every: int | None = None,
     local: Sequence[str] = exchange.FULL,
     agent_loop: int = IN_PLACE,
+    steps_of: Callable[..., Callable] = local_training,
 ) -> Algorithm:
     """A method in which steps and communications of all agents alternate.
 
@@ -94,6 +95,8 @@ def stepwise(
         first.
       local: leaves that are not sent, see `exchange`.
       agent_loop: see `training.map_agents`.
+      steps_of: makes the function that trains all agents, as `training.local_training`
+        does; others exchange something before a step is complete.
     """
     topology.check_rewiring(graph, rewire_every)
 
@@ -121,7 +124,7 @@ def stepwise(
     ) -> tuple[StepwiseState, Info]:
         del t
         sampler = data.shuffled_epochs(batch_size, max_size(world))
-        train = local_training(learner, sampler, 1, agent_loop)
+        train = steps_of(learner, sampler, 1, agent_loop)
         plan = message_plan(state.variables, local)
         exchange_shared = _exchange(plan)
 
