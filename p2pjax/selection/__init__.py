@@ -1,0 +1,1 @@
+"""Whom to average with, one method per file."""

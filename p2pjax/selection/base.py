@@ -1,0 +1,96 @@
+"""What every way of choosing peers is made of.
+
+A `Selection` is asked after each round of local training. It sees the agents through a
+`View` and answers with whom everybody averages next and what was fetched to find out.
+Tables of peers are `Topology`: slots with a mask, whose padding points at the agent.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from p2pjax import mixing, weights
+from p2pjax.data import AgentData
+from p2pjax.mixing import Peers
+from p2pjax.selection import tables
+from p2pjax.topology import Topology
+from p2pjax.types import Array, Batch, Key, PyTree, Variables
+
+# (an agent's model, a peer's model, the agent's examples) -> a number
+PairFn = Callable[[Variables, Variables, Batch], Array]
+
+
+class View(NamedTuple):
+    """What agents can find out when they choose; what nobody uses costs nothing."""
+
+    permitted: Topology  # [N, V] whom everybody may fetch from
+    sizes: Array  # [N] what a model counts in a mean: training examples
+    params: PyTree  # leaves [N, ...]: the trained models
+    before: PyTree  # leaves [N, ...]: the same before this round's training
+    train: AgentData
+    valid: AgentData
+    loss: Callable[[Variables, Batch], Array]  # of ONE model, without training it
+    # (function, who looks at whom, split of the data) -> [N, C]; 0 in unused slots
+    over_pairs: Callable[[PairFn, Topology, AgentData], Array]
+    mix: Callable[[PyTree, Peers], PyTree]  # of any tree like `params`
+    gradient: Callable[[PyTree, AgentData], PyTree]  # of the loss of other parameters
+    # class probabilities of the trained models on common examples, [N, Q, k]
+    predictions: Callable[[], Array]
+    model_size: int  # parameters of one model
+    max_in_load: int | None = None  # see `selection.max_in_load`
+
+    @property
+    def num_agents(self) -> int:
+        """N."""
+        return self.sizes.shape[0]
+
+    def cross_loss(self, table: Topology, split: AgentData) -> Array:
+        """Mean losses of peers' models on the agents' own examples, `[N, C]`.
+
+        Infinite in slots that are not used and for models whose loss is not a number.
+        """
+        losses = self.over_pairs(
+            lambda own, theirs, batch: self.loss(theirs, batch), table, split
+        )
+        return jnp.where(table.mask & ~jnp.isnan(losses), losses, jnp.inf)
+
+    def cosines(self, before: PyTree, table: Topology) -> Array:
+        """Cosines of what became of `before` in agents and their peers, `[N, C]`."""
+        return mixing.cosines(mixing.Change(self.params, before), table.neighbor)
+
+    def averaged(self, table: Topology) -> Peers:
+        """Means of the agents' and their peers' models, weighted by training data."""
+        return weights.size_weighted(table, self.sizes)
+
+
+class Pulled(NamedTuple):
+    """What everybody fetched, whether it was merged or not: this costs messages."""
+
+    ids: Array  # [N, C]; the agent itself in slots that were not used
+    mask: Array  # [N, C]
+    payload: Array  # [N, C] numbers sent, in models
+
+
+def fetched(table: Topology, num_slots: int, payload: Array | float = 1.0) -> Pulled:
+    """What a round cost, in `num_slots` slots.
+
+    Args:
+      table: who fetched from whom, `[N, C]`.
+      num_slots: a constant of the selection, whatever this round's C is.
+      payload: `[N, C]` or a number: what was sent, in models.
+    """
+    models = jnp.where(table.mask, jnp.asarray(payload, jnp.float32), 0)
+    more = num_slots - models.shape[1]
+    table = tables.padded(table, num_slots)
+    return Pulled(*table, jnp.pad(models, ((0, 0), (0, more))))
+
+
+class Selection(NamedTuple):
+    """A way of choosing peers. `select` is safe to jit, scan and vmap over seeds."""
+
+    init: Callable[[Key, View], PyTree]  # state; leaves [N, ...] of constant shape
+    # (key, round number, state, view) -> (whom to average next, what it cost, state)
+    select: Callable[[Key, Array, PyTree, View], tuple[Peers, Pulled, PyTree]]
+    # peers count by what they learned in the round, not by their models
+    merges_updates: bool = False

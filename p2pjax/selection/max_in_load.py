@@ -1,0 +1,108 @@
+"""A cap on how many agents may fetch from one agent in a round, for any selection.
+
+Methods that prefer good models ask the same few agents again and again. Sajina (2025)
+measures that by the Gini coefficient of the messages sent and asks for a remedy. Every
+selection asks for what it wants to fetch by `admitted`; under a cap, places are given
+at random, and who is turned away draws again among those who have places left.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.selection import tables
+from p2pjax.selection.base import Selection, View
+from p2pjax.topology import Topology
+from p2pjax.types import Array, InputError, Key, PyTree
+
+
+def max_in_load(selection: Selection, most: int) -> Selection:
+    """The same selection where nobody is fetched from by more than `most` agents."""
+    if most < 1:
+        raise InputError(f"Need a largest load of 1 or more, got {most}.")
+
+    def select_fn(key: Key, t: Array, state: PyTree, view: View) -> tuple:
+        return selection.select(key, t, state, view._replace(max_in_load=most))
+
+    return selection._replace(select=select_fn)
+
+
+def admitted(
+    key: Key, view: View, wanted: Topology, before: Topology | None = None
+) -> Topology:
+    """Whom everybody may really fetch from, of whom it wants to, `[N, C]`.
+
+    Without a cap that is everybody. Slots that find nobody stay unused.
+
+    Args:
+      key: of the lottery.
+      view: says whom an agent may be sent to instead.
+      wanted: different peers.
+      before: what was fetched in this round already and keeps its places.
+    """
+    if view.max_in_load is None:
+        return wanted
+    num_agents, num_slots = wanted.mask.shape
+    held = tables.nobody(num_agents, 0) if before is None else before
+    free = view.max_in_load - _loads(held)  # [N]
+    is_known = tables.members(held)
+    # Who is fetched from already has the place already.
+    is_repeated = wanted.mask & tables.lookup(is_known, wanted)
+
+    def proceed(carry: PyTree) -> Array:
+        return carry[-1].mask.any()
+
+    def advance(carry: PyTree) -> PyTree:
+        key, accepted, free, proposed = carry
+        key, key_lottery, key_draw = jax.random.split(key, 3)
+        is_in = _first(key_lottery, proposed, free)
+        accepted = Topology(
+            jnp.where(is_in, proposed.neighbor, accepted.neighbor),
+            accepted.mask | is_in,
+        )
+        free = free - _loads(tables.where(is_in, proposed))
+        is_open = wanted.mask & ~accepted.mask  # slots that were turned away
+        taken = is_known | tables.members(accepted)
+        choice = tables.where(
+            (free[view.permitted.neighbor] > 0) & ~tables.lookup(taken, view.permitted),
+            view.permitted,
+        )
+        others = tables.drawn(key_draw, choice, num_slots)
+        # The s-th open slot proposes to the s-th agent drawn.
+        rank = jnp.cumsum(is_open, axis=1) - 1
+        rank = jnp.maximum(rank, 0)
+        neighbor, mask = (jnp.take_along_axis(leaf, rank, 1) for leaf in others)
+        return (
+            key,
+            accepted,
+            free,
+            tables.where(mask & is_open, Topology(neighbor, mask)),
+        )
+
+    start = tables.where(is_repeated, wanted)
+    proposed = tables.where(~is_repeated, wanted)
+    return jax.lax.while_loop(proceed, advance, (key, start, free, proposed))[1]
+
+
+def _loads(table: Topology) -> Array:
+    """How many agents fetch from each, `[N]`."""
+    none = jnp.zeros(table.mask.shape[0], jnp.int32)
+    return none.at[table.neighbor].add(table.mask.astype(jnp.int32))
+
+
+def _first(key: Key, proposed: Topology, free: Array) -> Array:
+    """Which proposals `[N, C]` get one of the `free` places `[N]` of their targets."""
+    num_agents = free.shape[0]
+    target = jnp.where(proposed.mask, proposed.neighbor, num_agents).ravel()
+    shuffled = jax.random.permutation(key, target.shape[0])
+    order = shuffled[jnp.argsort(target[shuffled])]
+    ordered = target[order]
+    start = jnp.searchsorted(ordered, ordered)
+    rank = (
+        jnp.zeros_like(target)
+        .at[order]
+        .set(
+            jnp.arange(target.shape[0], dtype=target.dtype) - start.astype(target.dtype)
+        )
+    )
+    places = jnp.append(free, 0)[target]
+    return (rank < places).reshape(proposed.mask.shape)
