@@ -1,0 +1,76 @@
+"""PENS: average with those whose models often do well on your data.
+
+Onoszko et al. (2021), "Decentralized federated learning of deep neural networks on
+non-iid data"; parameters and stages as in Sajina (2025). In a first stage everybody
+tries random peers and keeps the best of them; in the second it averages with peers that
+were kept more often than chance.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.mixing import Peers
+from p2pjax.selection import tables
+from p2pjax.selection.base import Pulled, Selection, View, fetched
+from p2pjax.selection.max_in_load import admitted
+from p2pjax.topology import Topology
+from p2pjax.types import Array, InputError, Key
+
+
+def pens(
+    *, num_peers: int = 3, num_candidates: int = 6, second_stage: int = 100
+) -> Selection:
+    """Performance-based neighbour selection.
+
+    Args:
+      num_peers: models to average with.
+      num_candidates: models to try in a round of the first stage.
+      second_stage: the first round, counted from 1, of the second stage. The first
+        thus has one round less, though the number of times a peer must have been kept
+        follows from all, as published.
+    """
+    if not 1 <= num_peers <= num_candidates or second_stage < 1:
+        raise InputError(
+            "Need 1 <= num_peers <= num_candidates and second_stage of 1 or more, got "
+            f"num_peers={num_peers}, num_candidates={num_candidates} and "
+            f"second_stage={second_stage}."
+        )
+
+    def init_fn(key: Key, view: View) -> Array:
+        """How often agent n kept the model of j, `[N, N]`."""
+        del key
+        return jnp.zeros((view.num_agents, view.num_agents), jnp.int32)
+
+    def select_fn(
+        key: Key, t: Array, kept: Array, view: View
+    ) -> tuple[Peers, Pulled, Array]:
+        key_draw, key_admit = jax.random.split(key)
+
+        def explore(kept: Array) -> tuple[Topology, Pulled, Array]:
+            wanted = tables.drawn(key_draw, view.permitted, num_candidates)
+            candidates = admitted(key_admit, view, wanted)
+            losses = view.cross_loss(candidates, view.train)
+            chosen = tables.best(candidates, -losses, num_peers)
+            kept = kept + tables.members(chosen).astype(kept.dtype)
+            return chosen, fetched(candidates, num_candidates), kept
+
+        def exploit(kept: Array) -> tuple[Topology, Pulled, Array]:
+            often = is_kept_often(kept, num_peers, second_stage)
+            known = tables.where(tables.lookup(often, view.permitted), view.permitted)
+            has_any = known.mask.any(1, keepdims=True)
+            known = tables.where(known.mask | ~has_any, view.permitted)
+            chosen = tables.drawn(key_draw, known, num_peers)
+            chosen = admitted(key_admit, view, chosen)
+            return chosen, fetched(chosen, num_candidates), kept
+
+        chosen, pulled, kept = jax.lax.cond(
+            t + 1 < second_stage, explore, exploit, kept
+        )
+        return view.averaged(chosen), pulled, kept
+
+    return Selection(init_fn, select_fn)
+
+
+def is_kept_often(kept: Array, num_peers: int, second_stage: int) -> Array:
+    """Whether a peer was kept more often than one of N is on average, `[N, N]`."""
+    return kept * kept.shape[-1] > num_peers * second_stage
