@@ -1,0 +1,117 @@
+"""DAC: sample those whose models do well on your data, and those they think well of.
+
+Listo Zec et al. (2023), "Decentralized adaptive clustering of deep nets is beneficial
+for client collaboration". Agents remember how similar their peers were; about peers
+they have not met they believe the most similar one they ask.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.mixing import Peers
+from p2pjax.selection import tables
+from p2pjax.selection.base import Pulled, Selection, View, fetched
+from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.similarity import Similarity, inverse_loss
+from p2pjax.topology import Topology
+from p2pjax.types import Array, InputError, Key, PyTree
+
+# Peers whose probability, in units of the largest, a float64 cannot hold are not drawn.
+LOG_SMALLEST = -745.0
+
+
+class DACState(NamedTuple):
+    """What everybody knows of everybody."""
+
+    similarity: Array  # [N, N] from 0; 0 is unknown
+    is_met: Array  # [N, N] bool; others are hearsay
+    memory: PyTree  # of the similarity measure
+
+
+def dac(
+    *,
+    num_peers: int = 3,
+    sharpness: float = 30.0,
+    rising: bool = False,
+    similarity: Similarity | None = None,
+) -> Selection:
+    """Decentralized adaptive clustering.
+
+    Args:
+      num_peers: models to fetch and average with.
+      sharpness: how much likelier similar peers are: the factor of similarities in a
+        softmax.
+      rising: whether it begins at 1 and rises to its value in about twenty rounds.
+      similarity: from 0; `similarity.inverse_loss()` if None, or `agreement()`.
+    """
+    if num_peers < 1 or sharpness < 0:
+        raise InputError(
+            "Need one peer or more and a sharpness that is not negative, got "
+            f"num_peers={num_peers} and sharpness={sharpness}."
+        )
+    compare = inverse_loss() if similarity is None else similarity
+
+    def init_fn(key: Key, view: View) -> DACState:
+        del key
+        zeros = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
+        return DACState(zeros, zeros.astype(bool), compare.init(view))
+
+    def select_fn(
+        key: Key, t: Array, state: DACState, view: View
+    ) -> tuple[Peers, Pulled, DACState]:
+        key_draw, key_admit = jax.random.split(key)
+        factor = risen(sharpness, t) if rising else jnp.float32(sharpness)
+        logits = factor * tables.lookup(state.similarity, view.permitted)
+        likely = tables.where(is_likely(logits, view.permitted), view.permitted)
+        wanted = tables.drawn(key_draw, likely, num_peers, logits)
+        asked = admitted(key_admit, view, wanted)
+        found = compare.measure(state.memory, view, asked)
+        is_met = state.is_met | tables.members(asked)
+        met = tables.written(state.similarity, asked, jnp.maximum(found, 0))
+        told = hearsay(state.similarity, asked, jnp.maximum(found, 0))
+        state = DACState(
+            jnp.where(~is_met & (told > 0), told, met), is_met, state.memory
+        )
+        chosen = tables.where(found > -jnp.inf, asked)
+        return view.averaged(chosen), fetched(asked, num_peers), state
+
+    return Selection(init_fn, select_fn)
+
+
+def risen(sharpness: float, t: Array) -> Array:
+    """The rising sharpness in round t, counted from 0."""
+    rounds = t.astype(jnp.float32)
+    return 2 * sharpness / (1 + jnp.exp(-0.2 * rounds)) - sharpness + 1
+
+
+def is_likely(logits: Array, table: Topology) -> Array:
+    """`[N, C]`: which peers have a probability that is not as good as zero."""
+    logits = jnp.where(table.mask, logits, -jnp.inf)
+    return logits - logits.max(1, keepdims=True) > LOG_SMALLEST
+
+
+def hearsay(similarity: Array, asked: Topology, found: Array) -> Array:
+    """What the most similar agent asked, of those that know, says about all, `[N, N]`.
+
+    Args:
+      similarity: `[N, N]` what everybody knew before anybody asked; 0 is unknown.
+      asked: `[N, C]`.
+      found: `[N, C]` how similar those who were asked are.
+    """
+
+    def ask(best: tuple[Array, Array], slot: tuple) -> tuple[tuple[Array, Array], None]:
+        told, trust = best
+        peer, is_asked, how_similar = slot
+        says = similarity[peer]  # [N, N]
+        trusted = jnp.where(is_asked, how_similar, -jnp.inf)[:, None]
+        is_better = (says > 0) & (trusted > trust)
+        best = jnp.where(is_better, says, told), jnp.where(is_better, trusted, trust)
+        return best, None
+
+    zeros = jnp.zeros_like(similarity)
+    slots = (jnp.asarray(asked.neighbor).T, jnp.asarray(asked.mask).T, found.T)
+    (told, _), _ = jax.lax.scan(ask, (zeros, zeros - jnp.inf), slots)
+    is_self = jnp.eye(similarity.shape[0], dtype=bool)
+    return jnp.where(is_self, 0, told)
