@@ -1,0 +1,158 @@
+"""PANM: keep the most similar peers found so far, then a bag of those like you.
+
+Li et al. (2022), "Towards effective clustered federated learning: a peer-to-peer
+framework with adaptive neighbor matching"; parameters as in Sajina (2025). In the first
+stage everybody compares its neighbours with new peers and keeps the best. In the second
+it has a bag of peers, averages with some of them, and now and then divides a few of the
+bag and a few others into two groups: the more similar one goes into the bag, the other
+out of it.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.mixing import Peers
+from p2pjax.selection import gaussian_mixture, tables
+from p2pjax.selection.base import Pulled, Selection, View, fetched
+from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.similarity import Similarity, negative_loss
+from p2pjax.topology import Topology
+from p2pjax.types import Array, InputError, Key, PyTree
+
+
+class PANMState(NamedTuple):
+    """Who is thought to be alike."""
+
+    neighbors: Topology  # [N, num_peers]: merged last, in the first stage
+    bag: Array  # [N, N] bool
+    memory: PyTree  # of the similarity measure
+
+
+def panm(
+    *,
+    similarity: Similarity | None = None,
+    num_peers: int = 3,
+    num_candidates: int = 6,
+    second_stage: int = 100,
+    matching_every: int = 10,
+) -> Selection:
+    """Personalized adaptive neighbour matching.
+
+    Args:
+      similarity: `similarity.negative_loss()` if None, `update_cosine()` or
+        `agreement()`.
+      num_peers: models to average with.
+      num_candidates: peers to compare in a round of the first stage, old neighbours
+        included; and at most as many of the bag, and as many others, in a matching.
+      second_stage: the first round, counted from 1, of the second stage.
+      matching_every: rounds from one matching to the next; they happen in rounds whose
+        number, counted from 1, it divides.
+    """
+    if not 1 <= num_peers <= num_candidates or min(second_stage, matching_every) < 1:
+        raise InputError(
+            "Need 1 <= num_peers <= num_candidates, and second_stage and "
+            f"matching_every of 1 or more, got num_peers={num_peers}, "
+            f"num_candidates={num_candidates}, second_stage={second_stage} and "
+            f"matching_every={matching_every}."
+        )
+    compare = negative_loss() if similarity is None else similarity
+    num_fetched = 2 * num_candidates + num_peers
+
+    def init_fn(key: Key, view: View) -> PANMState:
+        del key
+        nobody = tables.nobody(view.num_agents, num_peers)
+        return PANMState(nobody, tables.members(nobody), compare.init(view))
+
+    def select_fn(
+        key: Key, t: Array, state: PANMState, view: View
+    ) -> tuple[Peers, Pulled, PANMState]:
+        key_draw, key_bag, key_merge, *keys_admit = jax.random.split(key, 5)
+
+        def explore(state: PANMState) -> tuple[Topology, Pulled, PANMState]:
+            is_permitted = tables.members(view.permitted)
+            old = state.neighbors
+            old = tables.where(tables.lookup(is_permitted, old), old)
+            new = tables.drawn(
+                key_draw,
+                inside(~tables.members(old), view),
+                num_candidates,
+                limit=num_candidates - old.mask.sum(1),
+            )
+            candidates = admitted(keys_admit[0], view, tables.joined(old, new))
+            scores = compare.measure(state.memory, view, candidates)
+            chosen = tables.best(candidates, scores, num_peers)
+            pulled = cost(view, candidates, chosen)
+            state = state._replace(neighbors=chosen, bag=tables.members(chosen))
+            return chosen, pulled, state
+
+        def exploit(state: PANMState) -> tuple[Topology, Pulled, PANMState]:
+            examined, bag = jax.lax.cond(
+                (t + 1) % matching_every == 0, match, keep_bag, state
+            )
+            wanted = tables.drawn(key_merge, inside(bag, view), num_peers)
+            chosen = admitted(keys_admit[1], view, wanted, examined)
+            pulled = cost(view, examined, chosen)
+            return chosen, pulled, state._replace(bag=bag)
+
+        def keep_bag(state: PANMState) -> tuple[Topology, Array]:
+            return tables.nobody(view.num_agents, 2 * num_candidates), state.bag
+
+        def match(state: PANMState) -> tuple[Topology, Array]:
+            others = tables.drawn(key_draw, inside(~state.bag, view), num_candidates)
+            some = tables.drawn(key_bag, inside(state.bag, view), num_candidates)
+            examined = admitted(keys_admit[0], view, tables.joined(others, some))
+            scores = compare.measure(state.memory, view, examined)
+            is_in_bag = tables.lookup(state.bag, examined)
+            is_alike = matched(scores, is_in_bag, examined.mask)
+            bag = tables.written(state.bag, examined, is_alike)
+            return examined, bag
+
+        def cost(view: View, examined: Topology, merged: Topology) -> Pulled:
+            """Nobody is fetched from twice in a round."""
+            is_new = ~tables.lookup(tables.members(examined), merged)
+            both = tables.joined(examined, tables.where(is_new, merged))
+            is_merged = tables.lookup(tables.members(merged), both)
+            is_examined = jnp.arange(both.mask.shape[1]) < examined.mask.shape[1]
+            models = jnp.where(is_examined[None], compare.payload(view), 0)
+            has_model = is_examined[None] & compare.sends_model
+            models = models + jnp.where(is_merged & ~has_model, 1.0, 0)
+            return fetched(both, num_fetched, models)
+
+        is_first = t + 1 < second_stage
+        chosen, pulled, state = jax.lax.cond(is_first, explore, exploit, state)
+        return view.averaged(chosen), pulled, state
+
+    return Selection(init_fn, select_fn)
+
+
+def matched(scores: Array, is_in_bag: Array, mask: Array) -> Array:
+    """Which of the peers compared are alike, `[N, L]`: the group of higher scores.
+
+    Those of the bag stay in it where there is nothing to compare them with.
+
+    Args:
+      scores: `[N, L]`.
+      is_in_bag: `[N, L]`; the two groups to begin with.
+      mask: `[N, L]` which slots are used.
+    """
+    usable = mask & (scores > -jnp.inf)
+    label = jax.vmap(gaussian_mixture.fit)(scores, is_in_bag, usable).label  # [N, L]
+
+    def mean(group: Array) -> Array:
+        """`[N]`; minus infinity for an empty group."""
+        size = group.astype(scores.dtype).sum(1)
+        total = jnp.where(group, scores, 0).sum(1)
+        return jnp.where(size > 0, total / jnp.maximum(size, 1), -jnp.inf)
+
+    ones, zeros = label & usable, ~label & usable
+    is_one_best = (mean(ones) >= mean(zeros))[:, None]
+    alike = jnp.where(is_one_best, ones, zeros)
+    has_both = (usable & is_in_bag).any(1) & (usable & ~is_in_bag).any(1)
+    return jnp.where(has_both[:, None], alike, is_in_bag & mask)
+
+
+def inside(members: Array, view: View) -> Topology:
+    """Permitted peers that are members `[N, N]`."""
+    return tables.where(tables.lookup(members, view.permitted), view.permitted)
