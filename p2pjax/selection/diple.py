@@ -1,0 +1,122 @@
+"""DiPLe's choice: how far towards each peer's model your loss falls.
+
+Zheng, Naghizadeh, Yener (2022), "DiPLe: Learning directed collaboration graphs for
+peer-to-peer personalized learning". On the line from the agent's model to a peer's, the
+loss on the agent's data is least at some share of the peer's: that is its weight. Peers
+with weight 0 are not asked again. `algorithms.diple` is the whole method.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.mixing import Peers
+from p2pjax.selection import tables
+from p2pjax.selection.base import Pulled, Selection, View, fetched
+from p2pjax.selection.max_in_load import admitted
+from p2pjax.topology import Topology
+from p2pjax.types import Array, Batch, InputError, Key, Variables
+
+SELF_WEIGHT = 0.5
+
+
+def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
+    """Weights of a few random peers by bisection.
+
+    Args:
+      num_peers: to look at in a round.
+      tolerance: to which a peer's share is known; below half of it is 0.
+    """
+    if num_peers < 1 or not 0 < tolerance < 0.5:
+        raise InputError(
+            "Need one peer or more and a tolerance between 0 and 0.5, got "
+            f"num_peers={num_peers} and tolerance={tolerance}."
+        )
+
+    def init_fn(key: Key, view: View) -> Array:
+        """Share of j that agent n found last, `[N, N]`."""
+        del key
+        return jnp.full((view.num_agents, view.num_agents), 0.5, jnp.float32)
+
+    def select_fn(
+        key: Key, t: Array, shares: Array, view: View
+    ) -> tuple[Peers, Pulled, Array]:
+        del t
+        key_draw, key_admit = jax.random.split(key)
+        useful = tables.lookup(shares > 0, view.permitted)
+        wanted = tables.drawn(key_draw, tables.where(useful, view.permitted), num_peers)
+        asked = admitted(key_admit, view, wanted)
+
+        def best_share(own: Variables, theirs: Variables, batch: Batch) -> Array:
+            def slope(share: Array) -> Array:
+                def loss_at(share: Array) -> Array:
+                    return view.loss(between(own, theirs, share), batch)
+
+                return jax.jvp(loss_at, (share,), (jnp.ones_like(share),))[1]
+
+            return bisected(slope, tolerance)
+
+        found = view.over_pairs(best_share, asked, view.train)
+        found = jnp.where(found < tolerance / 2, 0, found)
+        return (
+            normalised(asked, found),
+            fetched(asked, num_peers),
+            tables.written(shares, asked, found),
+        )
+
+    return Selection(init_fn, select_fn)
+
+
+def between(own: Variables, theirs: Variables, share: Array) -> Variables:
+    """The model that lies `share` of the way from one to the other."""
+
+    def blend(a: Array, b: Array) -> Array:
+        if not jnp.issubdtype(a.dtype, jnp.floating):
+            return a
+        return a + share.astype(a.dtype) * (b - a)
+
+    stats = jax.tree.map(blend, own.stats, theirs.stats)
+    return Variables(jax.tree.map(blend, own.params, theirs.params), stats)
+
+
+def bisected(slope: Callable[[Array], Array], tolerance: float) -> Array:
+    """Where in [0, 1] a function with this slope is least, to within the tolerance.
+
+    A slope that is not a number counts as rising.
+    """
+
+    def rising(share: Array) -> Array:
+        return jnp.nan_to_num(slope(share), nan=jnp.inf)
+
+    def proceed(ends: tuple[Array, Array]) -> Array:
+        return (ends[1] - ends[0]) / 2 > tolerance
+
+    def halve(ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        middle = (ends[0] + ends[1]) / 2
+        rise = rising(middle)
+        return (
+            jnp.where(rise <= 0, middle, ends[0]),
+            jnp.where(rise >= 0, middle, ends[1]),
+        )
+
+    zero, one = jnp.zeros(()), jnp.ones(())
+    is_zero = rising(zero) >= 0
+    is_one = ~is_zero & (rising(one) <= 0)
+    start = jnp.where(is_one, one, zero), jnp.where(is_zero, zero, one)
+    ends = jax.lax.while_loop(proceed, halve, start)
+    return (ends[0] + ends[1]) / 2
+
+
+def normalised(table: Topology, shares: Array) -> Peers:
+    """Weights of an agent's own model and its peers', which sum to one.
+
+    Peers without any weight point at the agent, so that nothing leaks through 0 * inf.
+    """
+    own = tables.own(table.mask.shape[0])
+    shares = jnp.where(table.mask, shares, 0)
+    used = tables.where(shares > 0, table)
+    weight = jnp.concatenate([jnp.full((len(shares), 1), SELF_WEIGHT), shares], 1)
+    return Peers(
+        tables.joined(own, used).neighbor, weight / weight.sum(1, keepdims=True)
+    )
