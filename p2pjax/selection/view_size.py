@@ -1,0 +1,117 @@
+"""Partial views: everybody knows a few agents at a time, by gossip, for any selection.
+
+Jelasity, Voulgaris, Guerraoui, Kermarrec, van Steen (2007), "Gossip-based peer
+sampling". Everybody has a view of a few others. In every round it sends its own number
+and half of its view to one of them, who answers with the same; of several that ask the
+same agent, it takes in one. What arrived replaces the oldest part of the view. Agents
+that were averaged with last stay in the view. Only numbers of agents travel.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.mixing import Peers
+from p2pjax.selection import tables
+from p2pjax.selection.base import Pulled, Selection, View
+from p2pjax.topology import Topology
+from p2pjax.types import Array, InputError, Key, PyTree
+
+
+class ViewSizeState(NamedTuple):
+    """Whom everybody knows, and what the selection remembers."""
+
+    known: Topology  # [N, V]
+    inner: PyTree
+
+
+def view_size(selection: Selection, size: int) -> Selection:
+    """The same selection where everybody knows `size` agents at a time.
+
+    Whom an agent may fetch from is restricted to those; what the selection remembers of
+    others serves again when they come back.
+    """
+    if size < 2:
+        raise InputError(
+            f"Need views of 2 agents or more, so that they can change, got {size}."
+        )
+
+    def init_fn(key: Key, view: View) -> ViewSizeState:
+        key_view, key_inner = jax.random.split(key)
+        known = tables.drawn(key_view, view.permitted, size)
+        inner = selection.init(key_inner, view._replace(permitted=known))
+        return ViewSizeState(known, inner)
+
+    def select_fn(
+        key: Key, t: Array, state: ViewSizeState, view: View
+    ) -> tuple[Peers, Pulled, ViewSizeState]:
+        key_select, key_gossip = jax.random.split(key)
+        is_permitted = tables.members(view.permitted)
+        known = tables.where(tables.lookup(is_permitted, state.known), state.known)
+        peers, pulled, inner = selection.select(
+            key_select, t, state.inner, view._replace(permitted=known)
+        )
+        is_other = peers.ids != tables.own(view.num_agents).neighbor
+        merged = tables.where(is_other, Topology(peers.ids, peers.weight > 0))
+        known = gossip(key_gossip, known, merged, is_permitted)
+        return peers, pulled, ViewSizeState(known, inner)
+
+    return selection._replace(init=init_fn, select=select_fn)
+
+
+def gossip(key: Key, known: Topology, stay: Topology, is_permitted: Array) -> Topology:
+    """The views after one exchange.
+
+    Args:
+      key: of everything random.
+      known: views `[N, V]`.
+      stay: agents that stay in the view, `[N, K]`.
+      is_permitted: `[N, N]` whom an agent may know.
+    """
+    key_partner, key_turn, key_half, key_keep = jax.random.split(key, 4)
+    num_agents, size = known.mask.shape
+    own = tables.own(num_agents)
+    partner = tables.drawn(key_partner, known, 1)
+    half = tables.drawn(key_half, known, max(1, size // 2))
+    message = tables.joined(own, half)  # [N, 1 + V / 2]
+    answer = _from(message, partner)
+    asking = _from(message, _one_asker(key_turn, partner))
+    heard = tables.joined(answer, asking)
+    every = tables.joined(stay, heard, known)
+    every = tables.where(tables.lookup(is_permitted, every) & _is_first(every), every)
+    # Who stays comes first, then what was heard, then the rest of the old view.
+    class_of_slot = jnp.repeat(
+        jnp.asarray([2.0, 1.0, 0.0]),
+        jnp.asarray([part.mask.shape[1] for part in (stay, heard, known)]),
+        total_repeat_length=every.mask.shape[1],
+    )
+    chance = jax.random.uniform(key_keep, every.mask.shape)
+    return tables.best(every, class_of_slot[None] + chance, size)
+
+
+def _one_asker(key: Key, partner: Topology) -> Topology:
+    """For everybody one of those whose partner it is, at random, `[N, 1]`."""
+    num_agents = partner.mask.shape[0]
+    turn = jax.random.permutation(key, num_agents).astype(jnp.int32)
+    target = jnp.where(partner.mask, partner.neighbor, num_agents)[:, 0]
+    latest = jnp.full(num_agents, -1, jnp.int32).at[target].max(turn, mode="drop")
+    is_asked = (latest >= 0)[:, None]
+    asker = jnp.argsort(turn).astype(jnp.int32)[latest][:, None]
+    return tables.where(is_asked, Topology(asker, is_asked))
+
+
+def _from(message: Topology, sender: Topology) -> Topology:
+    """What each agent's one sender `[N, 1]` sent."""
+    neighbor, mask = (leaf[sender.neighbor[:, 0]] for leaf in message)
+    return tables.where(sender.mask, Topology(neighbor, mask))
+
+
+def _is_first(table: Topology) -> Array:
+    """`[N, C]`: slots whose agent is in no earlier slot."""
+    num_agents, num_slots = table.mask.shape
+    slots = jnp.broadcast_to(jnp.arange(num_slots, dtype=jnp.int32), table.mask.shape)
+    column = jnp.where(table.mask, table.neighbor, num_agents)
+    never = jnp.full((num_agents, num_agents), num_slots, jnp.int32)
+    first = never.at[tables.own(num_agents).neighbor, column].min(slots, mode="drop")
+    return tables.lookup(first, table) == slots
