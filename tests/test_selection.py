@@ -623,7 +623,7 @@ class TestDCliques:
         close(states.variables.params["x"][0], vector["x"])
         # A gradient from the clique mate, and models of one or two neighbours.
         assert info.sent.tolist() == info.received.tolist() == [[3, 3, 2, 2]]
-        assert info.links.count.sum(2).tolist() == [[3, 3, 2, 2]]
+        assert info.links.arrived.sum(2).tolist() == [[3, 3, 2, 2]]
 
     def test_gradients_that_stay(self):
         algorithm = d_cliques(

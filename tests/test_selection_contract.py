@@ -129,12 +129,12 @@ def check_round(state, info, is_permitted, cap):
     np.testing.assert_allclose(weight.sum(1), 1, atol=1e-5)
     assert ((weight > 0) | (ids == own)).all()  # padding is the agent itself
     fetched = np.zeros(is_permitted.shape)
-    np.add.at(fetched, (own, info.links.sender), info.links.count)
+    np.add.at(fetched, (own, info.links.sender), info.links.arrived)
     assert set(np.unique(fetched)) <= {0, 1}  # nobody twice
     assert not fetched.diagonal().any()
     assert is_permitted[fetched > 0].all()
     merged = np.zeros(is_permitted.shape)
-    np.add.at(merged, (own, info.merged.sender), info.merged.count)
+    np.add.at(merged, (own, info.merged.sender), info.merged.arrived)
     assert (merged <= fetched).all()
     assert (merged.sum(1) == ((weight > 0) & (ids != own)).sum(1)).all()
     assert (info.sent == fetched.sum(0)).all()

@@ -76,7 +76,7 @@ def d_cliques(
         gradients = arrived.sum(1)  # everybody sends as many as it gets
         links = Links(
             jnp.concatenate([info.links.sender, jnp.asarray(mates)], 1),
-            jnp.concatenate([info.links.count, arrived], 1),
+            jnp.concatenate([info.links.arrived, arrived], 1),
         )
         return state, info._replace(
             sent=info.sent + gradients,
