@@ -58,6 +58,9 @@ _METHODS = flags.DEFINE_list(
     list(protocol_study.METHODS),
     f"Of the study `methods`: {', '.join(protocol_study.METHODS)}.",
 )
+_DIRECTED = flags.DEFINE_bool(
+    "directed", True, "Whether links of the study `methods` go one way only."
+)
 _SIZES = flags.DEFINE_list("sizes", ["100", "500"], "Agents of the study `scaling`.")
 
 
@@ -89,7 +92,8 @@ def make_cases() -> list[Case]:
     cases: list[tuple[Setting, dict[str, Any]]] = []
     if _STUDY.value == "methods":
         for method in _METHODS.value:
-            cases.append((plain._replace(method=method), {}))
+            setting = plain._replace(method=method, directed=_DIRECTED.value)
+            cases.append((setting, {}))
     elif _STUDY.value == "ablation":  # E1
         for directed, method in itertools.product(
             (True, False), ("p2p_bn", "p2p_bn_no_tuning")
