@@ -249,6 +249,37 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
     return combine
 
 
+def by_factors(factor: Array) -> Combine:
+    """Everybody gets `sum_n factor[n] * block[n]`; the factors need not add up to 1.
+
+    For blocks that all agents share.
+    """
+
+    def combine(block: Array) -> Array:
+        rows = block.reshape(block.shape[0], -1)
+        # A dot, see `by_group_mean`.
+        total = jnp.einsum(
+            "n,nc->c", factor.astype(block.dtype), rows, precision="highest"
+        )
+        return jnp.broadcast_to(total.reshape(block.shape[1:]), block.shape)
+
+    return combine
+
+
+def sum_of_others(block: Array) -> Array:
+    """Everybody gets the total without its own share: a `Combine`, as of a server."""
+    return block.sum(0, keepdims=True) - block
+
+
+def sum_of_neighbors(graph: Topology) -> Combine:
+    """Everybody gets the total over its neighbours, itself not among them."""
+
+    def combine(block: Array) -> Array:
+        return _sum_slots(block, graph.neighbor, graph.mask.astype(block.dtype))
+
+    return combine
+
+
 def where_agents(mask: Array, combine: Combine) -> Combine:
     """Mixes the agents in `mask` `[N]` only; the others keep what they have."""
     return lambda block: jnp.where(_per_agent(mask, block), combine(block), block)

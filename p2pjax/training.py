@@ -49,11 +49,24 @@ def fastest_agent_loop(task: Task, backend: str | None = None) -> int:
     return CHUNK if num_bytes <= SMALL_BYTES and not convolves else IN_PLACE
 
 
+class Penalty(NamedTuple):
+    """Adds `sum(curvature * w**2 / 2 - pull * w)` to the loss of parameters w.
+
+    Up to a constant that is `sum(curvature * (w - anchor)**2) / 2` where the pull is
+    curvature times anchor; sums of such penalties are one again. Both trees are those
+    of the parameters, a leaf may be one number for all.
+    """
+
+    curvature: PyTree
+    pull: PyTree
+
+
 class Extra(NamedTuple):
     """What else a step of one agent may depend on; None where unused."""
 
     rate: Array | None = None  # scales this agent's updates
     frozen: Mapping[str, Array] | None = None  # parts of the parameters that stay
+    penalty: Penalty | None = None  # part of what is minimised, not of the loss told
 
 
 class Learner(NamedTuple):
@@ -86,6 +99,13 @@ def gradient_descent(task: Task, optimizer: optax.GradientTransformation) -> Lea
         (loss, stats), gradient = jax.value_and_grad(loss_of, has_aux=True)(
             variables.params
         )
+        if extra.penalty is not None:
+            gradient = jax.tree.map(
+                lambda g, w, curvature, pull: g + (curvature * w - pull),
+                gradient,
+                variables.params,
+                *extra.penalty,
+            )
         updates, new_state = optimizer.update(gradient, opt_state, variables.params)
         if extra.rate is not None:
             rate = extra.rate
@@ -97,6 +117,19 @@ def gradient_descent(task: Task, optimizer: optax.GradientTransformation) -> Lea
         return Variables(params, stats), new_state, loss
 
     return Learner(init_fn, step_fn)
+
+
+def proximal(strength: float, anchor: PyTree) -> Penalty:
+    """`strength / 2` times the squared distance of every agent's parameters to its own.
+
+    Args:
+      strength: 0 or more.
+      anchor: parameters, leaves `[N, ...]`.
+    """
+    return Penalty(
+        jax.tree.map(lambda w: jnp.full(w.shape[0], strength, w.dtype), anchor),
+        jax.tree.map(lambda w: strength * w, anchor),
+    )
 
 
 def by_part(

@@ -54,3 +54,5 @@ class Info(NamedTuple):
     weight: Array | None = None  # [N] push-sum weights; lost messages take theirs along
     merged: Links | None = None  # where some of what arrives is only looked at
     examples: Array | None = None  # [N] that were trained on, repeated ones included
+    delivered: Array | None = None  # [N] parameters that a server sent to the agent
+    epochs: Array | None = None  # [N] passes over own data, where agents decide

@@ -5,7 +5,7 @@ decentralized data"; server optimizers are those of Reddi et al. (2021), "Adapti
 federated optimization".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ from p2pjax.algorithms.stepwise import (
 from p2pjax.data import World, num_agents
 from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Learner
+from p2pjax.training import IN_PLACE, Extra, Learner, Penalty
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 
@@ -45,6 +45,7 @@ def fedavg(
     num_clients: int,
     num_epochs: int = 1,
     server_opt: optax.GradientTransformation | None = None,
+    penalty: Callable[[PyTree], Penalty] | None = None,
     local: Sequence[str] = exchange.FULL,
     agent_loop: int = IN_PLACE,
 ) -> Algorithm:
@@ -62,6 +63,8 @@ def fedavg(
       num_epochs: passes of a chosen client over its data.
       server_opt: takes the mean change of the clients' parameters, with a minus sign,
         as a gradient; None takes the mean of their models.
+      penalty: of the clients' losses in a round, made of the parameters `[N, ...]` with
+        which they start it; None for none.
       local: leaves that are not sent, see `exchange`.
       agent_loop: see `training.map_agents`.
     """
@@ -81,26 +84,20 @@ def fedavg(
         return FedAvgState(variables, opt_state, server)
 
     def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> np.ndarray:
-        """Who is chosen, `[R, N]`."""
-        size = num_agents(world)
-        if num_clients > size:
-            raise InputError(
-                f"Need at most {size} clients (the number of agents), got "
-                f"num_clients={num_clients}."
-            )
-        is_chosen = np.arange(size) < num_clients
-        return rng.permuted(np.tile(is_chosen, (num_rounds, 1)), axis=1)
+        return choices(rng, world, num_clients, num_rounds)
 
     def round_fn(
         key: Key, t: Array, is_chosen: Array, state: FedAvgState, world: World
     ) -> tuple[FedAvgState, Info]:
+        before = state.variables
         trained, opt_state, loss = train(
             key,
             t * num_epochs,
             is_chosen.astype(jnp.int32) * num_epochs,
-            state.variables,
+            before,
             state.opt_state,
             world.train,
+            Extra() if penalty is None else Extra(penalty=penalty(before.params)),
         )
         plan = message_plan(trained, local)
         weight = jnp.where(is_chosen, world.train.size, 0).astype(jnp.float32)
@@ -111,20 +108,43 @@ def fedavg(
         )
         server = state.server
         if server_opt is not None:
-            before = exchange.message_of(state.variables)
-            message, server = _server_step(server_opt, server, plan, before, message)
-        chosen = is_chosen.astype(jnp.float32)
-        mean_loss = (loss * chosen).sum() / chosen.sum()
-        info = Info(
-            jnp.where(is_chosen, loss, mean_loss),
-            chosen,
-            chosen,
-            chosen * message_size(plan),
-        )
+            old = exchange.message_of(before)
+            message, server = _server_step(server_opt, server, plan, old, message)
+        info = server_info(loss, is_chosen, message_size(plan), message_size(plan))
         variables = exchange.received(trained, message)
         return FedAvgState(variables, opt_state, server), info
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+
+
+def choices(
+    rng: np.random.Generator, world: World, num_clients: int, num_rounds: int
+) -> np.ndarray:
+    """Who is chosen in every round, `[R, N]`: uniformly and without replacement."""
+    size = num_agents(world)
+    if num_clients > size:
+        raise InputError(
+            f"Need at most {size} clients (the number of agents), got "
+            f"num_clients={num_clients}."
+        )
+    is_chosen = np.arange(size) < num_clients
+    return rng.permuted(np.tile(is_chosen, (num_rounds, 1)), axis=1)
+
+
+def server_info(loss: Array, is_chosen: Array, up: int, down: int) -> Info:
+    """What a round reports in which clients and a server sent so many parameters.
+
+    The training loss of agents that were not chosen is the mean of the chosen.
+    """
+    chosen = is_chosen.astype(jnp.float32)
+    mean_loss = (loss * chosen).sum() / chosen.sum()
+    return Info(
+        jnp.where(is_chosen, loss, mean_loss),
+        chosen,
+        chosen,
+        chosen * up,
+        delivered=chosen * down,
+    )
 
 
 def _server_step(

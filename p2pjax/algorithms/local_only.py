@@ -67,9 +67,10 @@ def local_epochs(
     """Training of all agents for whole passes over their own data.
 
     Returns:
-      `train(key, first_epoch, num_epochs, variables, opt_state, data)` with the passes
-      done before, and those to do now `[N]`. It returns variables, optimizer states and
-      mean losses `[N]`. Who has nothing to do costs nothing in a looping `agent_loop`.
+      `train(key, first_epoch, num_epochs, variables, opt_state, data, extra)` with the
+      passes done before, and those to do now `[N]`. It returns variables, optimizer
+      states and mean losses `[N]`. Who has nothing to do costs nothing in a looping
+      `agent_loop`. Leaves of `extra` are `[N, ...]`.
     """
     take = own_steps(learner, batch_size, agent_loop)
 
@@ -80,10 +81,17 @@ def local_epochs(
         variables: Variables,
         opt_state: PyTree,
         agents: AgentData,
+        extra: Extra = Extra(),
     ) -> tuple[Variables, PyTree, Array]:
         steps = data.steps_per_epoch(jnp.asarray(agents.size), batch_size)
         return take(
-            key, first_epoch * steps, num_epochs * steps, variables, opt_state, agents
+            key,
+            first_epoch * steps,
+            num_epochs * steps,
+            variables,
+            opt_state,
+            agents,
+            extra,
         )
 
     return train
@@ -95,9 +103,9 @@ def own_steps(
     """Training of all agents for numbers of steps of their own.
 
     Returns:
-      `train(key, first_step, num_steps, variables, opt_state, data)` with the steps
-      done before and those to do now, `[N]` each, else as `local_epochs`. The steps
-      go through passes over the agent's data, one after the other.
+      `train(key, first_step, num_steps, variables, opt_state, data, extra)` with the
+      steps done before and those to do now, `[N]` each, else as `local_epochs`. The
+      steps go through passes over the agent's data, one after the other.
     """
 
     def train(
@@ -107,26 +115,27 @@ def own_steps(
         variables: Variables,
         opt_state: PyTree,
         agents: AgentData,
+        extra: Extra = Extra(),
     ) -> tuple[Variables, PyTree, Array]:
         largest = next(iter(agents.examples.values())).shape[1]
         sampler = data.shuffled_epochs(batch_size, largest)
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
-            key, examples, size, first_step, num_steps = inputs
+            key, examples, size, first_step, num_steps, extra = inputs
             return take_steps(
                 learner,
                 sampler,
                 key,
                 examples,
                 size,
-                Extra(),
+                extra,
                 carry,
                 first_step,
                 num_steps,
             )
 
         keys = jax.random.split(key, agents.size.shape[0])
-        own = (keys, agents.examples, agents.size, first_step, num_steps)
+        own = (keys, agents.examples, agents.size, first_step, num_steps, extra)
         carry, losses = map_agents(one_agent, agent_loop)((variables, opt_state), own)
         return *carry, losses
 

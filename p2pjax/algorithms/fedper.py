@@ -1,0 +1,39 @@
+"""FedPer: FedAvg of the lower layers; the others stay with their agents.
+
+Arivazhagan et al. (2019), "Federated learning with personalization layers".
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.fedavg import fedavg
+from p2pjax.owners import leaves_with_paths
+from p2pjax.tasks import Task
+from p2pjax.training import Learner
+from p2pjax.types import InputError
+
+
+def fedper(
+    task: Task, learner: Learner, *, personal: Sequence[str], **options: Any
+) -> Algorithm:
+    """FedAvg with personal layers, which agents train but do not send.
+
+    Args:
+      task: what every agent learns.
+      learner: how.
+      personal: regular expressions of whole paths, as in `params/layer_2/.*`.
+      **options: those of `fedavg`, without `local`.
+    """
+    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    paths = [path for path, _ in leaves_with_paths({"params": shapes})]
+    for pattern in personal:
+        if not any(re.fullmatch(pattern, path) for path in paths):
+            raise InputError(
+                f"Need personal layers among {', '.join(paths)}, got '{pattern}', "
+                "which matches none."
+            )
+    return fedavg(task, learner, local=tuple(personal), **options)
