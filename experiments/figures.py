@@ -67,6 +67,39 @@ def accuracy_by_round(folder: Path) -> None:
     _save(figure, axes, folder, "accuracy_by_round")
 
 
+def curves_by_round(
+    folder: Path, names: tuple[str, ...], panel: str | None = None
+) -> None:
+    """What the names say against rounds: a row of panels for each.
+
+    There is a panel per value of the setting `panel` and in it a line per scheme;
+    without, one panel with a line per scheme and setting. Norms have a logarithmic
+    axis, and values that are not finite are left out.
+    """
+    rows = run_folder.read(folder)
+    every = _grouped(rows, lambda row: row["setting"][panel] if panel else "")
+    size = (4 * len(every) + 2, 3.2 * len(names) + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(names), len(every), sharex=True, squeeze=False)
+    for place, (value, same) in enumerate(every.items()):
+        for metric, axes in zip(names, grid[:, place], strict=True):
+            known = [row for row in same if row[metric] is not None]
+            lines = _grouped(known, lambda row: _line_name(row, panel))
+            _draw_all(axes, lines, lambda row: row["round"], metric)
+            axes.set_ylabel(metric if place == 0 else "")
+            axes.grid(alpha=0.3)
+            if metric == "norm":
+                axes.set_yscale("log")
+        grid[0, place].set_title(f"{panel} {value}" if panel else "")
+        grid[-1, place].set_xlabel("rounds")
+    _save(figure, grid[0, -1], folder, "curves_by_round")
+
+
+def _line_name(row: Row, panel: str | None) -> str:
+    others = [f"{v:g}" for k, v in row["setting"].items() if k != panel]
+    return " ".join([row["scheme"], *others])
+
+
 def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
     """Final accuracy against what the study varies, a line per scheme.
 
@@ -121,12 +154,15 @@ def _grouped(rows: list[Row], key_of: Callable[[Row], Any]) -> dict[Any, list[Ro
 
 
 def _draw_all(
-    axes: Axes, lines: dict[str, list[Row]], x_of: Callable[[Row], float]
+    axes: Axes,
+    lines: dict[str, list[Row]],
+    x_of: Callable[[Row], float],
+    metric: str = "accuracy",
 ) -> list[float]:
     """Draws a line per entry and returns all x."""
     summaries = {
         name: {
-            x: metrics.over_runs(np.asarray([row["accuracy"] for row in same], float))
+            x: metrics.over_runs(np.asarray([row[metric] for row in same], float))
             for x, same in sorted(_grouped(rows, x_of).items())
         }
         for name, rows in lines.items()

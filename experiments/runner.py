@@ -59,6 +59,7 @@ class Done(NamedTuple):
     num_rounds: int = 0
     messages: float = 0.0  # sent so far, mean over agents
     payload: float = 0.0  # parameters sent so far, mean over agents
+    delivered: float = 0.0  # parameters that a server sent so far, mean over agents
 
 
 def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> Path:
@@ -146,7 +147,13 @@ def _advanced(done: Done, snapshot: Snapshot) -> Done:
         snapshot.num_rounds,
         done.messages + float(snapshot.info.sent.mean(1).sum()),
         done.payload + float(snapshot.info.payload.mean(1).sum()),
+        done.delivered + _delivered(snapshot),
     )
+
+
+def _delivered(snapshot: Snapshot) -> float:
+    delivered = snapshot.info.delivered
+    return 0.0 if delivered is None else float(delivered.mean(1).sum())
 
 
 def _row(job: Job, done: Done, snapshot: Snapshot) -> Row:
@@ -165,16 +172,22 @@ def _row(job: Job, done: Done, snapshot: Snapshot) -> Row:
         "train_loss": snapshot.info.train_loss[-1].mean(),
         "messages": done.messages,
         "bytes": done.payload * metrics.BYTES_PER_PARAMETER,
-        **_time(snapshot),
+        **_where_any(snapshot, done),
         **job.facts,
         "agent_accuracy": snapshot.metrics["accuracy"],
     }
 
 
-def _time(snapshot: Snapshot) -> dict[str, Any]:
-    """Simulated time, where the method has any."""
-    time = snapshot.info.time
-    return {} if time is None else {"time": time[-1]}
+def _where_any(snapshot: Snapshot, done: Done) -> dict[str, Any]:
+    """Simulated time, a server's traffic and passes, where the method has them."""
+    info, found = snapshot.info, {}
+    if info.time is not None:
+        found["time"] = info.time[-1]
+    if info.delivered is not None:
+        found["bytes_down"] = done.delivered * metrics.BYTES_PER_PARAMETER
+    if info.epochs is not None:
+        found["epochs"] = info.epochs[-1].mean()
+    return found
 
 
 def _save(folder: Path, job: int, done: Done, state: Any) -> None:

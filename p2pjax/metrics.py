@@ -37,6 +37,15 @@ def parameter_norm(params: PyTree) -> Array:
     return jnp.sqrt(sum(leaves))
 
 
+def non_finite(params: PyTree) -> Array:
+    """How many of each agent's parameters are infinite or not a number, `[N]`."""
+    leaves = [
+        jnp.where(jnp.isfinite(p), 0.0, 1.0).reshape(p.shape[0], -1).sum(1)
+        for p in jax.tree.leaves(params)
+    ]
+    return jnp.stack(leaves).sum(0)
+
+
 def consensus_distance(params: PyTree) -> Array:
     """How far the agents' models are from their mean: root of the mean square, `[]`."""
     squares = [

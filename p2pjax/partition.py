@@ -164,3 +164,30 @@ def _numbered(rows: np.ndarray) -> np.ndarray:
     first: dict[bytes, int] = {}
     keys = [row.tobytes() for row in np.ascontiguousarray(rows)]
     return np.asarray([first.setdefault(key, len(first)) for key in keys], np.int32)
+
+
+def hold_out(world: World, share: float) -> World:
+    """Moves a share of every agent's training examples to its validation set.
+
+    The last ones of every class, rounded: shuffle beforehand, as the splits do. An
+    agent keeps at least one example to train on and one to validate.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"Need a share above 0 and below 1 to hold out, got {share}.")
+    kept, held = [], []
+    for n, size in enumerate(np.asarray(world.train.size)):
+        if size < 2:
+            raise InputError(
+                f"Need two training examples or more to hold some out, got {size} of "
+                f"agent {n}."
+            )
+        own = {name: leaf[n, :size] for name, leaf in world.train.examples.items()}
+        is_held = np.zeros(size, bool)
+        for label in np.unique(own["y"]):
+            rows = np.flatnonzero(own["y"] == label)
+            is_held[rows[len(rows) - round(share * len(rows)) :]] = True
+        if is_held.all() or not is_held.any():
+            is_held = np.arange(size) == size - 1
+        kept.append({name: leaf[~is_held] for name, leaf in own.items()})
+        held.append({name: leaf[is_held] for name, leaf in own.items()})
+    return world._replace(train=stack_agents(kept), valid=stack_agents(held))

@@ -33,7 +33,7 @@ def ditto(
     *,
     strength: float,
     batch_size: int,
-    num_clients: int,
+    num_clients: int | None,
     num_epochs: int = 1,
     agent_loop: int = IN_PLACE,
     **options: Any,
@@ -48,7 +48,7 @@ def ditto(
       learner: how, both times.
       strength: lambda, 0 or more; 0 is local training.
       batch_size: B.
-      num_clients: agents chosen in a round.
+      num_clients: agents chosen in a round; None for all.
       num_epochs: passes of a chosen client over its data, with each model.
       agent_loop: see `training.map_agents`.
       **options: others of `fedavg`.

@@ -42,7 +42,7 @@ def fedavg(
     learner: Learner,
     *,
     batch_size: int,
-    num_clients: int,
+    num_clients: int | None,
     num_epochs: int = 1,
     server_opt: optax.GradientTransformation | None = None,
     penalty: Callable[[PyTree], Penalty] | None = None,
@@ -59,7 +59,8 @@ def fedavg(
       task: what every agent learns.
       learner: how.
       batch_size: B.
-      num_clients: agents chosen in a round, uniformly and without replacement.
+      num_clients: agents chosen in a round, uniformly and without replacement; None
+        for all.
       num_epochs: passes of a chosen client over its data.
       server_opt: takes the mean change of the clients' parameters, with a minus sign,
         as a gradient; None takes the mean of their models.
@@ -68,11 +69,7 @@ def fedavg(
       local: leaves that are not sent, see `exchange`.
       agent_loop: see `training.map_agents`.
     """
-    if num_clients < 1 or num_epochs < 1:
-        raise InputError(
-            "Need one client or more and one epoch or more in a round, got "
-            f"num_clients={num_clients} and num_epochs={num_epochs}."
-        )
+    check_clients(num_clients, num_epochs)
     train = local_epochs(learner, batch_size, agent_loop)
 
     def init_fn(key: Key, world: World) -> FedAvgState:
@@ -117,11 +114,21 @@ def fedavg(
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 
 
+def check_clients(num_clients: int | None, num_epochs: int) -> None:
+    """Refuses rounds in which nobody does anything."""
+    if (num_clients is not None and num_clients < 1) or num_epochs < 1:
+        raise InputError(
+            "Need one client or more and one epoch or more in a round, got "
+            f"num_clients={num_clients} and num_epochs={num_epochs}."
+        )
+
+
 def choices(
-    rng: np.random.Generator, world: World, num_clients: int, num_rounds: int
+    rng: np.random.Generator, world: World, num_clients: int | None, num_rounds: int
 ) -> np.ndarray:
     """Who is chosen in every round, `[R, N]`: uniformly and without replacement."""
     size = num_agents(world)
+    num_clients = size if num_clients is None else num_clients
     if num_clients > size:
         raise InputError(
             f"Need at most {size} clients (the number of agents), got "

@@ -17,7 +17,8 @@ import numpy as np
 
 from p2pjax import exchange, mixing, topology, weights
 from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.fedavg import choices, server_info
+from p2pjax.algorithms.fedavg import check_clients, choices, server_info
+from p2pjax.algorithms.fedprox import check_strength
 from p2pjax.algorithms.local_only import local_epochs
 from p2pjax.algorithms.stepwise import (
     identical_models,
@@ -32,7 +33,7 @@ from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs, Topology
 from p2pjax.training import IN_PLACE, Extra, Learner, Penalty, map_agents
-from p2pjax.types import Array, Info, InputError, Key, Links, PyTree, Variables
+from p2pjax.types import Array, Info, Key, Links, PyTree, Variables
 
 
 class FedCurvState(NamedTuple):
@@ -51,7 +52,7 @@ def fedcurv(
     *,
     strength: float,
     batch_size: int,
-    num_clients: int,
+    num_clients: int | None,
     num_epochs: int = 1,
     before_averaging: bool = False,
     local: Sequence[str] = exchange.FULL,
@@ -69,16 +70,16 @@ def fedcurv(
       curvature: `curvature.fisher(task)` or `curvature.hessian(task)`.
       strength: of the penalty, 0 or more; 0 computes and sends no curvature.
       batch_size: B.
-      num_clients: agents chosen in a round, uniformly and without replacement.
+      num_clients: agents chosen in a round, uniformly and without replacement; None
+        for all.
       num_epochs: passes of a chosen client over its data.
       before_averaging: evaluate the clients' own models, not the mean.
       local: leaves that are not sent, see `exchange`; they are not penalised.
       agent_loop: see `training.map_agents`. With VMAP the gradients of a chunk of
         examples are in memory for all agents at once.
     """
-    _check(strength, num_epochs)
-    if num_clients < 1:
-        raise InputError(f"Need one client or more, got num_clients={num_clients}.")
+    check_strength(strength)
+    check_clients(num_clients, num_epochs)
     train = _penalised_training(
         learner, curvature, strength, batch_size, num_epochs, local, agent_loop
     )
@@ -131,7 +132,8 @@ def fedcurv_neighbors(
       local: leaves that are not sent, see `exchange`; they are not penalised.
       agent_loop: see `training.map_agents`.
     """
-    _check(strength, num_epochs)
+    check_strength(strength)
+    check_clients(None, num_epochs)
     topology.check_rewiring(graph, rewire_every)
     train = _penalised_training(
         learner, curvature, strength, batch_size, num_epochs, local, agent_loop
@@ -283,11 +285,3 @@ def _models(before_averaging: bool) -> Callable[[FedCurvState], Variables]:
 
 def _where(condition: Array, one: PyTree, other: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
-
-
-def _check(strength: float, num_epochs: int) -> None:
-    if not 0 <= strength < float("inf") or num_epochs < 1:
-        raise InputError(
-            "Need a strength of 0 or more and one epoch or more, got "
-            f"strength={strength} and num_epochs={num_epochs}."
-        )

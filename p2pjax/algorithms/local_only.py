@@ -27,14 +27,20 @@ class LocalOnlyState(NamedTuple):
 
 
 def local_only(
-    task: Task, learner: Learner, *, batch_size: int, agent_loop: int = IN_PLACE
+    task: Task,
+    learner: Learner,
+    *,
+    batch_size: int,
+    num_epochs: int = 1,
+    agent_loop: int = IN_PLACE,
 ) -> Algorithm:
-    """A round is one pass of every agent over its own data; nobody sends anything.
+    """A round is a pass of every agent over its own data, or more; nobody sends.
 
     Args:
       task: what every agent learns.
       learner: how.
       batch_size: B.
+      num_epochs: passes in a round.
       agent_loop: see `training.map_agents`.
     """
     train = local_epochs(learner, batch_size, agent_loop)
@@ -51,9 +57,14 @@ def local_only(
         key: Key, t: Array, inputs: PyTree, state: LocalOnlyState, world: World
     ) -> tuple[LocalOnlyState, Info]:
         del inputs
-        one = jnp.ones(num_agents(world), jnp.int32)
+        epochs = jnp.full(num_agents(world), num_epochs, jnp.int32)
         variables, opt_state, loss = train(
-            key, t, one, state.variables, state.opt_state, world.train
+            key,
+            t * num_epochs,
+            epochs,
+            state.variables,
+            state.opt_state,
+            world.train,
         )
         none = jnp.zeros(num_agents(world), jnp.float32)
         return LocalOnlyState(variables, opt_state), Info(loss, none, none, none)
