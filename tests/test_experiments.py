@@ -197,7 +197,13 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--min_train=1",
         ),
         "heterogeneity": ("--dataset=digits,speakers", "--num_agents=10"),
+        "combination": ("--dataset=synthetic", "--max_epochs=3", "--patience=2"),
+        "fedcurv": ("--train_size=8", "--test_size=8", "--num_dims=8"),
     }[experiment]
+    if "senteval" in flagfile.name:
+        small += ("--dataset=topics",)
+    if "combination.mnist" in flagfile.name:
+        small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
     if "auto" in flagfile.name:
         small += ("--values=1",)  # mini-batches before the grouping, which is run here
     if "train_size" in flagfile.name:
@@ -510,3 +516,112 @@ def test_heterogeneity(run, capsys):
     with pytest.raises(SystemExit):
         run("--dataset=mnist", workdir="refused", experiment="heterogeneity")
     assert "Need --data_dir for --dataset=mnist" in capsys.readouterr().err
+
+
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_combination(run, capsys):
+    small = ("--max_epochs=4", "--patience=2", "--num_rounds=3", "--eval_every=1")
+    folder = run(
+        *small,
+        "--splits=skewed",
+        "--schemes=mean,additive,centralized,fedavg_1",
+        "--target=0.5",
+        experiment="combination",
+    )
+    rows = run_folder.read(folder)
+    assert [(r["scheme"], r["round"]) for r in rows] == [
+        (scheme, number)
+        for scheme in ("mean", "additive", "centralized", "fedavg_1")
+        for number in (1, 2, 3)
+    ]
+    size = 16 * 104 + 104 + 104 + 1
+    assert size == 1873
+    last = {row["scheme"]: row for row in rows if row["round"] == 3}
+    for scheme in ("mean", "additive", "fedavg_1"):
+        assert last[scheme]["bytes"] == last[scheme]["bytes_down"] == 3 * 4 * size
+    assert last["centralized"]["bytes"] == last["centralized"]["messages"] == 0
+    assert last["mean"]["sum_of_factors"] == 1
+    assert last["additive"]["sum_of_factors"] == 3
+    assert 1 <= last["mean"]["epochs"] <= 4
+    assert last["additive"]["norm"] > 2 * last["mean"]["norm"]
+    assert {row["non_finite"] for row in rows} == {0}
+    # Hosts end each round with one model, so they agree on the common test.
+    assert len(set(last["mean"]["agent_accuracy"])) == 1
+    assert len(last["centralized"]["agent_accuracy"]) == 1
+    for name in ("curves_by_round", "factors"):
+        assert (folder / f"{name}.png").stat().st_size > 5000
+    assert "bytes until accuracy 0.5" in capsys.readouterr().out
+    images = run(
+        *small[2:],
+        "--study=digits",
+        "--hosts=2,4",
+        "--schemes=mean,exponential",
+        workdir="images",
+        experiment="combination",
+    )
+    sums = {
+        (row["setting"]["hosts"], row["scheme"]): row["sum_of_factors"]
+        for row in run_folder.read(images)
+    }
+    assert sums[2, "exponential"] == pytest.approx(2 * np.exp(1 / 2), abs=1e-5)
+    assert sums[4, "exponential"] == pytest.approx(4 * np.exp(1 / 4), abs=1e-5)
+    for args, message in (
+        (("--schemes=median",), "Need schemes among mean, size_weighted"),
+        (("--splits=half",), "Need splits among balanced, balanced_once"),
+        (("--dataset=mnist",), "--dataset=synthetic or hospital or npz for --study="),
+        (("--dataset=hospital",), "Need --data_dir for --dataset=hospital"),
+        (("--study=digits", "--hosts=two"), "whole numbers joined by commas for"),
+        (("--study=digits", "--dataset=synthetic"), "--dataset=digits or mnist or npz"),
+    ):
+        with pytest.raises(SystemExit) as exit_info:
+            run(*small, *args, workdir="refused", experiment="combination")
+        assert exit_info.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_fedcurv(run, capsys):
+    small = ("--train_size=8", "--test_size=8", "--num_rounds=2", "--eval_every=1")
+    folder = run(*small, "--strengths=0.5", "--before_averaging", experiment="fedcurv")
+    rows = run_folder.read(folder)
+    assert [(r["scheme"], r["setting"], r["round"]) for r in rows] == [
+        (scheme, {"strength": strength}, number)
+        for scheme, strength in (("fedavg", 0), ("fedcurv", 0.5))
+        for number in (1, 2)
+    ]
+    size = 2 * 16 + 16 + 16 * 4 + 4
+    assert [row["bytes"] for row in rows] == [
+        4 * size * parts * number for parts in (1, 2) for number in (1, 2)
+    ]
+    assert rows[-1]["bytes_down"] == 4 * size * 3 * 2
+    # Before the averaging machines differ, and nobody was penalised at first.
+    assert rows[0]["agent_accuracy"] == rows[2]["agent_accuracy"]
+    assert rows[0]["loss"] == pytest.approx(rows[2]["loss"], abs=1e-6)
+    assert rows[1]["loss"] != rows[3]["loss"]
+    assert (folder / "curves_by_round.png").stat().st_size > 5000
+    assert "fedcurv 0.5" in capsys.readouterr().out
+    texts = run(
+        *small[2:],
+        "--study=texts",
+        "--num_dims=8",
+        "--num_epochs=1",
+        "--methods=local_only,fedper",
+        workdir="texts",
+        experiment="fedcurv",
+    )
+    found = {row["scheme"]: row for row in run_folder.read(texts)}
+    assert found["local_only"]["bytes"] == 0
+    assert found["fedper"]["bytes"] == 2 * 4 * (8 * 64 + 64)
+    assert len(found["fedper"]["agent_accuracy"]) == 4
+    for args, message in (
+        (("--methods=fedsgd",), "Need methods among local_only"),
+        (("--strengths=much",), "numbers joined by commas for --strengths"),
+        (("--strengths=-1",), "strength of 0 or more, got -1"),
+        (("--dataset=senteval",), "--study=texts for --dataset=senteval, got points"),
+        (("--study=texts", "--dataset=points"), "Need --study=points for"),
+        (("--study=texts", "--dataset=senteval"), "Need --data_dir for --dataset="),
+        (("--train_size=7",), "multiple of 2 training points"),
+    ):
+        with pytest.raises(SystemExit) as exit_info:
+            run(*small, *args, workdir="refused", experiment="fedcurv")
+        assert exit_info.value.code == 2
+        assert message in capsys.readouterr().err

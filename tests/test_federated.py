@@ -432,7 +432,7 @@ class TestStableStop:
 
 
 def mixed_by_hand(w, h, strength):
-    """u and v of everybody, and the others' weighted squared distances at `at`."""
+    """Sums of everybody else, and the others' weighted squared distances at `at`."""
     u, v = h.sum(0) - h, (h * w).sum(0) - h * w
 
     def penalty(at, s):
