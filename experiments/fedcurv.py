@@ -68,11 +68,11 @@ _STRENGTHS = flags.DEFINE_list(
 _CURVATURE = flags.DEFINE_enum(
     "curvature", "fisher", list(CURVATURES), "Diagonal that FedCurv uses."
 )
-_LOSS = flags.DEFINE_enum(
-    "loss",
+_OBJECTIVE = flags.DEFINE_enum(
+    "objective",
     None,
     list(LOSSES),
-    "squared_error for points and cross_entropy for texts if not given.",
+    "Loss: squared_error for points and cross_entropy for texts if not given.",
 )
 _HIDDEN = flags.DEFINE_integer(
     "hidden", None, "Hidden cells; 16 for points and 64 for texts if not given.", 1
@@ -134,7 +134,7 @@ def make_task(num_inputs: int, num_classes: int) -> Task:
     """The network of every agent: one hidden layer."""
     is_points = _STUDY.value == "points"
     hidden = _HIDDEN.value or (16 if is_points else 64)
-    loss = _LOSS.value or ("squared_error" if is_points else "cross_entropy")
+    loss = _OBJECTIVE.value or ("squared_error" if is_points else "cross_entropy")
     module = MLP((hidden, num_classes), nn.relu)
     return tasks.classification(module, (num_inputs,), LOSSES[loss])
 
