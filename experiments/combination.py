@@ -99,7 +99,7 @@ _NETWORK = flags.DEFINE_enum(
     "network", "mlp", ["mlp", "cnn"], "Of the study digits; cnn needs 28 x 28 images."
 )
 _TEST_SIZE = flags.DEFINE_integer(
-    "test_size", 10_000, "Test images at most, the same for all hosts.", 1
+    "test_size", 10_000, "Test images at most, dealt to the hosts.", 1
 )
 
 
@@ -129,7 +129,11 @@ def hospital_world(examples: Examples, split: str, run: int) -> World:
 
 
 def digits_world(examples: Examples, num_hosts: int, run: int) -> World:
-    """Two shards of images sorted by label for every host; all have the same test."""
+    """Two shards of images sorted by label for every host.
+
+    Hosts test the combined model, which they all have, on equal parts of the test: the
+    mean over hosts is its accuracy on the whole.
+    """
     rng = np.random.default_rng([common.SEED.value, run])
     is_test = examples.is_test
     if is_test is None:
@@ -138,7 +142,8 @@ def digits_world(examples: Examples, num_hosts: int, run: int) -> World:
     test = np.flatnonzero(is_test)[: _TEST_SIZE.value]
     shards = label_skew.pathological(examples.y[rows], rng, num_hosts)
     train = [rng.permutation(rows[own]) for own in shards]
-    return partition.world_of(examples, train, [test] * num_hosts)
+    parts = np.split(test[: len(test) // num_hosts * num_hosts], num_hosts)
+    return partition.world_of(examples, train, parts)
 
 
 def pooled(world: World) -> World:
@@ -150,12 +155,8 @@ def pooled(world: World) -> World:
         joined = {k: np.asarray(v)[is_real][None] for k, v in split.examples.items()}
         return AgentData(joined, np.asarray([sizes.sum()], np.int32))
 
-    test = world.test._replace(
-        examples={k: v[:1] for k, v in world.test.examples.items()},
-        size=world.test.size[:1],
-    )
-    train, valid = together(world.train), together(world.valid)
-    return World(train, valid, test, np.zeros(1, np.int32))
+    splits = map(together, (world.train, world.valid, world.test))
+    return World(*splits, np.zeros(1, np.int32))
 
 
 def make_task(examples: Examples) -> Task:
