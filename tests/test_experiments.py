@@ -518,53 +518,39 @@ def test_heterogeneity(run, capsys):
     assert "Need --data_dir for --dataset=mnist" in capsys.readouterr().err
 
 
+COMBINATION = ("--max_epochs=4", "--patience=2", "--num_rounds=3", "--eval_every=1")
+
+
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_combination(run, capsys):
-    small = ("--max_epochs=4", "--patience=2", "--num_rounds=3", "--eval_every=1")
     folder = run(
-        *small,
+        *COMBINATION,
         "--splits=skewed",
-        "--schemes=mean,additive,centralized,fedavg_1",
+        "--schemes=additive,centralized",
         "--target=0.5",
         experiment="combination",
     )
     rows = run_folder.read(folder)
     assert [(r["scheme"], r["round"]) for r in rows] == [
         (scheme, number)
-        for scheme in ("mean", "additive", "centralized", "fedavg_1")
+        for scheme in ("additive", "centralized")
         for number in (1, 2, 3)
     ]
     size = 16 * 104 + 104 + 104 + 1
     assert size == 1873
-    last = {row["scheme"]: row for row in rows if row["round"] == 3}
-    for scheme in ("mean", "additive", "fedavg_1"):
-        assert last[scheme]["bytes"] == last[scheme]["bytes_down"] == 3 * 4 * size
-    assert last["centralized"]["bytes"] == last["centralized"]["messages"] == 0
-    assert last["mean"]["sum_of_factors"] == 1
-    assert last["additive"]["sum_of_factors"] == 3
-    assert 1 <= last["mean"]["epochs"] <= 4
-    assert last["additive"]["norm"] > 2 * last["mean"]["norm"]
+    added, alone = rows[2], rows[5]
+    assert added["bytes"] == added["bytes_down"] == 3 * 4 * size
+    assert alone["bytes"] == alone["messages"] == 0
+    assert added["sum_of_factors"] == 3
+    assert 1 <= added["epochs"] <= 4
+    assert added["norm"] > 5 * alone["norm"]
     assert {row["non_finite"] for row in rows} == {0}
     # Hosts end each round with one model, so they agree on the common test.
-    assert len(set(last["mean"]["agent_accuracy"])) == 1
-    assert len(last["centralized"]["agent_accuracy"]) == 1
+    assert len(set(added["agent_accuracy"])) == 1
+    assert len(alone["agent_accuracy"]) == 1
     for name in ("curves_by_round", "factors"):
         assert (folder / f"{name}.png").stat().st_size > 5000
     assert "bytes until accuracy 0.5" in capsys.readouterr().out
-    images = run(
-        *small[2:],
-        "--study=digits",
-        "--hosts=2,4",
-        "--schemes=mean,exponential",
-        workdir="images",
-        experiment="combination",
-    )
-    sums = {
-        (row["setting"]["hosts"], row["scheme"]): row["sum_of_factors"]
-        for row in run_folder.read(images)
-    }
-    assert sums[2, "exponential"] == pytest.approx(2 * np.exp(1 / 2), abs=1e-5)
-    assert sums[4, "exponential"] == pytest.approx(4 * np.exp(1 / 4), abs=1e-5)
     for args, message in (
         (("--schemes=median",), "Need schemes among mean, size_weighted"),
         (("--splits=half",), "Need splits among balanced, balanced_once"),
@@ -574,9 +560,39 @@ def test_combination(run, capsys):
         (("--study=digits", "--dataset=synthetic"), "--dataset=digits or mnist or npz"),
     ):
         with pytest.raises(SystemExit) as exit_info:
-            run(*small, *args, workdir="refused", experiment="combination")
+            run(*COMBINATION, *args, workdir="refused", experiment="combination")
         assert exit_info.value.code == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_combination_of_more_classes_is_refused_and_all_schemes_run(
+    run, tmp_path, capsys
+):
+    schemes = "mean,size_weighted,exponential,local,fedavg_1,fedavg_5"
+    stopping = ("--splits=unbalanced", f"--schemes={schemes}", "--stop_after=1")
+    folder = run(*COMBINATION, *stopping, experiment="combination")
+    last = {row["scheme"]: row for row in run_folder.read(folder)}
+    assert last["mean"]["sum_of_factors"] == 1
+    assert last["exponential"]["sum_of_factors"] == pytest.approx(2.001, abs=1e-4)
+    assert last["local"]["bytes"] == 0
+    assert last["fedavg_5"]["bytes"] == last["fedavg_1"]["bytes"] == 3 * 4 * 1873
+    assert last["mean"]["bytes"] <= 3 * 4 * 1873
+    args = ("--study=digits", "--hosts=2,4", "--schemes=mean,exponential")
+    images = run(*COMBINATION, *args, workdir="images", experiment="combination")
+    sums = {
+        (row["setting"]["hosts"], row["scheme"]): row["sum_of_factors"]
+        for row in run_folder.read(images)
+    }
+    assert sums[2, "exponential"] == pytest.approx(2 * np.exp(1 / 2), abs=1e-5)
+    assert sums[4, "exponential"] == pytest.approx(4 * np.exp(1 / 4), abs=1e-5)
+    x, y = np.zeros((9, 4), np.float32), np.arange(9) % 3
+    np.savez(tmp_path / "own.npz", x=x, y=y, user=np.zeros(9, int))
+    own = ("--dataset=npz", f"--data_dir={tmp_path / 'own.npz'}")
+    with pytest.raises(SystemExit):
+        run(*COMBINATION, *own, workdir="refused", experiment="combination")
+    assert "two classes for --study=hospital, got 3" in capsys.readouterr().err
 
 
 def test_fedcurv(run, capsys):
@@ -604,12 +620,11 @@ def test_fedcurv(run, capsys):
         "--study=texts",
         "--num_dims=8",
         "--num_epochs=1",
-        "--methods=local_only,fedper",
+        "--methods=fedper",
         workdir="texts",
         experiment="fedcurv",
     )
     found = {row["scheme"]: row for row in run_folder.read(texts)}
-    assert found["local_only"]["bytes"] == 0
     assert found["fedper"]["bytes"] == 2 * 4 * (8 * 64 + 64)
     assert len(found["fedper"]["agent_accuracy"]) == 4
     for args, message in (
