@@ -46,6 +46,18 @@ def as_images(values: np.ndarray, source: str, name: str = "x") -> np.ndarray:
     return values
 
 
+def as_features(
+    x: np.ndarray, num_features: int, content: str, source: str
+) -> np.ndarray:
+    """Features [E, num_features] as float32, checked to be finite."""
+    if x.dtype.kind != "f" or x.ndim != 2 or x.shape[1] != num_features:
+        raise InputError(
+            f"{source}: x must be floats [examples, {num_features}], {content}, found "
+            f"{x.dtype} {list(x.shape)}: save these columns only"
+        )
+    return finite_floats(x, source)
+
+
 def ink_from_paper(values: np.ndarray, source: str, name: str) -> np.ndarray:
     """Turns floats with paper 1 and ink 0 into uint8 with paper 0 and ink 255.
 

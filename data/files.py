@@ -58,3 +58,18 @@ def not_found(folder: Path, wanted: Iterable[str], dataset: str) -> InputError:
         f"{dataset} needs {' or '.join(wanted)} in {folder}, which {found}: "
         "see data/README.md for how to get the files, or name another folder"
     )
+
+
+def find_archive(path: Path, pattern: str, dataset: str) -> Path:
+    """The file itself, or the only one in a folder whose name fits the pattern."""
+    if path.is_file():
+        return path
+    found = sorted(path.glob(pattern)) if path.is_dir() else []
+    if not found:
+        raise not_found(path, [f"one {pattern}"], dataset)
+    if len(found) > 1:
+        raise InputError(
+            f"{dataset} needs one {pattern} in {path}, found "
+            f"{', '.join(file.name for file in found)}: name the file"
+        )
+    return found[0]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.arrays import as_labels, as_users, check_lengths, finite_floats
-from data.files import not_found
+from data.arrays import as_features, as_labels, as_users, check_lengths
+from data.files import find_archive
 from data.npz import read_arrays
 from p2pjax.data import AgentData, Examples, World
 from p2pjax.types import InputError
@@ -41,10 +41,12 @@ def load(data_dir: str | Path) -> Examples:
     Raises:
         InputError: nothing found, or the file cannot be used.
     """
-    path = _find_file(Path(data_dir))
+    path = find_archive(Path(data_dir), "vsn*.npz", "The vehicle sensor network")
     arrays = read_arrays(path, ("x", "y", "user"))
     source = str(path)
-    x = _as_features(arrays["x"], source)
+    x = as_features(
+        arrays["x"], NUM_FEATURES, "50 acoustic and then 50 seismic features", source
+    )
     y = as_labels(arrays["y"], len(CLASSES), source)
     user = as_users(arrays["user"], source)
     check_lengths(source, x=x, y=y, user=user)
@@ -132,27 +134,3 @@ def _rotation(rng: np.random.Generator) -> np.ndarray:
     skew = (entries - entries.T) / 2
     identity = np.eye(NUM_FEATURES)
     return np.linalg.solve(identity - skew, identity + skew)
-
-
-def _find_file(data_dir: Path) -> Path:
-    if data_dir.is_file():
-        return data_dir
-    found = sorted(data_dir.glob("vsn*.npz")) if data_dir.is_dir() else []
-    if not found:
-        raise not_found(data_dir, ["one vsn*.npz"], "The vehicle sensor network")
-    if len(found) > 1:
-        raise InputError(
-            f"The vehicle sensor network needs one vsn*.npz in {data_dir}, found "
-            f"{', '.join(file.name for file in found)}: name the file"
-        )
-    return found[0]
-
-
-def _as_features(x: np.ndarray, source: str) -> np.ndarray:
-    if x.dtype.kind != "f" or x.ndim != 2 or x.shape[1] != NUM_FEATURES:
-        raise InputError(
-            f"{source}: x must be floats [examples, {NUM_FEATURES}], 50 acoustic and "
-            f"then 50 seismic features, found {x.dtype} {list(x.shape)}: save these "
-            "columns only"
-        )
-    return finite_floats(x, source)

@@ -56,6 +56,66 @@ def by_user(
     return world_of(examples, train, test)
 
 
+def share_of_users(
+    examples: Examples,
+    rng: np.random.Generator,
+    *,
+    num_agents: int,
+    test_share: float,
+    min_size: int = 2,
+) -> World:
+    """One user per agent, drawn from those with enough examples, each with all it has.
+
+    Agents are in the order of the users' ids. A user's examples are shuffled and the
+    share of them that is tested, rounded and at least one, is cut off. A split that the
+    data has is ignored.
+
+    Args:
+      examples: of all users.
+      rng: source of everything random.
+      num_agents: N.
+      test_share: part of every user's examples that is tested, between 0 and 1.
+      min_size: examples that a user needs.
+    """
+    if num_agents < 1 or not 0 < test_share < 1 or min_size < 2:
+        raise InputError(
+            "Need one agent or more, a test share between 0 and 1 and users of 2 "
+            f"examples or more, got {num_agents}, {test_share} and {min_size}."
+        )
+    users, sizes = np.unique(examples.user, return_counts=True)
+    large = users[sizes >= min_size]
+    if num_agents > len(large):
+        raise InputError(
+            f"Need {num_agents} users of {min_size} examples or more, one per agent, "
+            f"but the data has {len(large)}: lower the number of agents or the size."
+        )
+    train, test = [], []
+    for user in np.sort(rng.choice(large, num_agents, replace=False)):
+        own = rng.permutation(np.flatnonzero(examples.user == user))
+        num_test = min(max(1, round(len(own) * test_share)), len(own) - 1)
+        test.append(own[:num_test])
+        train.append(own[num_test:])
+    return world_of(examples, train, test)
+
+
+def dealt(
+    examples: Examples, rng: np.random.Generator, *, num_users: int, size: int
+) -> Examples:
+    """Examples drawn at random and dealt to users who have nothing else in common."""
+    if num_users < 1 or size < 1 or num_users * size > len(examples.y):
+        raise InputError(
+            f"Need users and examples to deal, at most {len(examples.y)} in all, got "
+            f"{num_users} users of {size} examples each: lower one of them."
+        )
+    rows = rng.permutation(len(examples.y))[: num_users * size]
+    return Examples(
+        examples.x[rows],
+        examples.y[rows],
+        np.repeat(np.arange(num_users, dtype=np.int32), size),
+        examples.num_classes,
+    )
+
+
 def _split_note(examples: Examples, num_train: int) -> str:
     given = examples.is_test is not None
     return (
@@ -149,6 +209,28 @@ def rotate(world: World, quarter_turns: np.ndarray) -> World:
         return split._replace(examples={**split.examples, "x": np.stack(turned)})
 
     return _every_split(changed, world, _numbered(turns[:, None]))
+
+
+def permute_features(world: World, orders: np.ndarray) -> World:
+    """Input i of agent n becomes its input `orders[n, i]`: pixels change places.
+
+    Examples keep their shape. Agents with the same order are one cluster.
+    """
+    orders = np.asarray(orders)  # [N, inputs]
+    shape = np.shape(world.train.examples["x"])[2:]
+    if orders.shape[1:] != (np.prod(shape, dtype=int),):
+        raise InputError(
+            f"Need an order of the {np.prod(shape, dtype=int)} inputs for every agent, "
+            f"got {list(orders.shape)}."
+        )
+
+    def changed(split: AgentData) -> AgentData:
+        x = np.asarray(split.examples["x"])
+        flat = x.reshape(*x.shape[:2], orders.shape[1])  # [N, M, inputs]
+        x = np.take_along_axis(flat, orders[:, None], axis=2).reshape(x.shape)
+        return split._replace(examples={**split.examples, "x": x})
+
+    return _every_split(changed, world, _numbered(orders))
 
 
 def _every_split(

@@ -88,6 +88,87 @@ def test_by_user_keeps_the_split_of_the_data():
         )
 
 
+def test_share_of_users_keeps_all_that_the_drawn_users_have():
+    sizes = np.array([4, 9, 8, 1, 12])
+    examples = examples_of(sizes)
+    users = set()
+    for seed in range(8):
+        world = partition.share_of_users(
+            examples,
+            np.random.default_rng(seed),
+            num_agents=2,
+            test_share=0.25,
+            min_size=4,
+        )
+        for n in range(2):
+            train, test = (
+                split.examples["x"][n, : split.size[n], 0].astype(int)
+                for split in (world.train, world.test)
+            )
+            rows = np.sort(np.concatenate([train, test]))
+            (user,) = np.unique(examples.user[rows])
+            np.testing.assert_array_equal(rows, np.flatnonzero(examples.user == user))
+            assert len(test) == round(sizes[user] / 4)
+            users.add(int(user))
+        np.testing.assert_array_equal(world.cluster, [0, 0])
+    assert users == {0, 1, 2, 4}
+    tiny = partition.share_of_users(
+        examples_of([2]), np.random.default_rng(0), num_agents=1, test_share=0.9
+    )
+    assert (tiny.train.size, tiny.test.size) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_agents": 0}, "got 0, 0.25 and 2"),
+        ({"test_share": 1.0}, "a test share between 0 and 1"),
+        ({"min_size": 1}, "users of 2 examples or more"),
+        ({"min_size": 5}, "Need 2 users of 5 examples or more.* the data has 1"),
+    ],
+)
+def test_share_of_users_refuses(options, message):
+    options = {"num_agents": 2, "test_share": 0.25, "min_size": 2, **options}
+    with pytest.raises(InputError, match=message):
+        partition.share_of_users(
+            examples_of([4, 9]), np.random.default_rng(0), **options
+        )
+
+
+def test_dealt_examples_belong_to_one_user_each():
+    examples = examples_of([10, 10])
+    rng = np.random.default_rng(0)
+    dealt = partition.dealt(examples, rng, num_users=3, size=5)
+    rows = dealt.x[:, 0].astype(int)
+    assert len(set(rows)) == 15
+    assert (rows != np.sort(rows)).any()
+    np.testing.assert_array_equal(dealt.y, examples.y[rows])
+    np.testing.assert_array_equal(dealt.user, np.repeat([0, 1, 2], 5))
+    for num_users, size in ((0, 5), (3, 0), (3, 7)):
+        with pytest.raises(InputError, match=f"at most 20 .* got {num_users} users"):
+            partition.dealt(examples, rng, num_users=num_users, size=size)
+
+
+def test_permute_features_gives_every_agent_its_order():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (20, 2, 3)).astype(np.uint8)
+    examples = Examples(x, np.arange(20) % 3, np.arange(20) % 2, 3)
+    world = partition.by_user(examples, rng, num_agents=2, train_size=6, test_size=3)
+    orders = np.array([[0, 1, 2, 3, 4, 5], [5, 0, 4, 1, 3, 2]])
+    after = partition.permute_features(world, orders)
+    for before, now in ((world.train, after.train), (world.test, after.test)):
+        one, other = (split.examples["x"] for split in (before, now))
+        assert other.dtype == np.uint8
+        np.testing.assert_array_equal(one[0], other[0])
+        flat = one[1].reshape(-1, 6)[:, orders[1]]
+        np.testing.assert_array_equal(other[1].reshape(-1, 6), flat)
+        np.testing.assert_array_equal(before.examples["y"], now.examples["y"])
+    assert after.valid.examples["x"].shape == (2, 0, 2, 3)
+    np.testing.assert_array_equal(after.cluster, [0, 1])
+    with pytest.raises(InputError, match=r"order of the 6 inputs .* got \[2, 4\]"):
+        partition.permute_features(world, orders[:, :4])
+
+
 def test_agents_without_examples_are_refused():
     rows, none = np.arange(3), np.arange(0)
     with pytest.raises(InputError, match=r"Agents \[1\] have no training examples"):
