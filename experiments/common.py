@@ -38,7 +38,8 @@ NUM_RUNS = flags.DEFINE_integer(
 NUM_ROUNDS = flags.DEFINE_integer(
     "num_rounds",
     200,
-    "Rounds of a run: mini-batches, or network epochs in next_word.",
+    "Rounds of a run: mini-batches, network epochs in next_word, refinements of every "
+    "client in virtual.",
     lower_bound=1,
 )
 EVAL_EVERY = flags.DEFINE_integer(

@@ -59,10 +59,10 @@ def accuracy_by_hidden(folder: Path) -> None:
     _save(figure, every[-1], folder, "accuracy_by_hidden")
 
 
-def accuracy_by_round(folder: Path) -> None:
-    """Accuracy against mini-batches, a line per scheme."""
+def accuracy_by_round(folder: Path, label: str = "mini-batches") -> None:
+    """Accuracy against rounds, which are what `label` says, a line per scheme."""
     lines = _grouped(run_folder.read(folder), lambda row: row["scheme"])
-    figure, axes = _new_figure("mini-batches")
+    figure, axes = _new_figure(label)
     _draw_all(axes, lines, lambda row: row["round"])
     _save(figure, axes, folder, "accuracy_by_round")
 

@@ -67,6 +67,7 @@ class Extra(NamedTuple):
     rate: Array | None = None  # scales this agent's updates
     frozen: Mapping[str, Array] | None = None  # parts of the parameters that stay
     penalty: Penalty | None = None  # part of what is minimised, not of the loss told
+    num_examples: Array | None = None  # that it learns from; the agent loop says so
 
 
 class Learner(NamedTuple):
@@ -271,6 +272,7 @@ def take_steps(
         return (variables, opt_state), total + loss.astype(total.dtype)
 
     start = carry, jnp.zeros((), jnp.float32)
+    extra = extra._replace(num_examples=size)
     # A loop even for one step: where XLA:CPU unrolls it, it copies the optimizer states
     # of all agents once per agent (ten times slower with Adam).
     num_steps = jax.lax.optimization_barrier(jnp.asarray(num_steps, jnp.int32))

@@ -199,6 +199,13 @@ def on_embedded_data(flagfile, train_size, test_size):
         "heterogeneity": ("--dataset=digits,speakers", "--num_agents=10"),
         "combination": ("--dataset=synthetic", "--max_epochs=3", "--patience=2"),
         "fedcurv": ("--train_size=8", "--test_size=8", "--num_dims=8"),
+        "virtual": (
+            "--dataset=embedded",
+            "--num_agents=3",
+            f"--size={train_size + test_size}",
+            "--num_samples=2",
+            "--epochs=1",
+        ),
     }[experiment]
     if "senteval" in flagfile.name:
         small += ("--dataset=topics",)
@@ -499,6 +506,66 @@ def test_next_word(run, capsys):
             run(*small, *args, workdir="refused", experiment="next_word")
         assert exit_info.value.code == 2
         assert message in capsys.readouterr().err
+
+
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_virtual(run, capsys):
+    small = (
+        "--num_agents=3",
+        "--size=8",
+        "--network=100=4=2",
+        "--num_samples=2",
+        "--epochs=2",
+        "--batch_size=4",
+        "--num_rounds=2",
+        "--eval_every=1",
+        "--agent_loop=0",
+    )
+    folder = run(*small, "--methods=fedavg,virtual", experiment="virtual")
+    rows = run_folder.read(folder)
+    assert [(row["scheme"], row["round"]) for row in rows] == [
+        (name, number) for name in ("fedavg", "virtual") for number in (1, 2)
+    ]
+    # One of three clients per round of FedAvg, six of its rounds for two epochs each.
+    sent = {row["scheme"]: row["bytes"] for row in rows if row["round"] == 2}
+    assert sent["fedavg"] == 2 * 6 / 3 * 4 * (100 * 4 + 4 + 4 * 2 + 2)
+    assert sent["virtual"] == 2 * 4 * 2 * (100 * 4 + 4)
+    assert (folder / "accuracy_by_round.png").stat().st_size > 5000
+    assert "0.9600 (0.0020)" in capsys.readouterr().out  # of the paper's table
+    for args, message in (
+        (("--methods=virtuous",), "Need methods among global"),
+        (("--network=99=4=2",), "a network of 100 inputs for these examples"),
+        (("--network=100=4=1", "--study=mnist"), "a network of 64 inputs"),
+        (("--network=64=4=5", "--study=mnist"), "labels from 0 to 4"),
+        (("--network=100=2",), "a hidden layer for clients to read"),
+        (("--dropout=1",), "a dropout of 0 or more below 1, got 1.0"),
+        (("--fedavg_share=0",), "a share of clients in .0, 1. and a positive rate"),
+        (("--damping=2",), "a damping above 0 and at most 1, got 2.0"),
+        (("--test_share=0",), "a test share between 0 and 1"),
+        (("--size=2000", "--study=mnist"), "at most 1797 in all"),
+        (("--dataset=public",), "Need --data_dir for --dataset=public"),
+        (("--data_dir=x",), "Got --data_dir without --dataset"),
+    ):
+        with pytest.raises(SystemExit) as exit_info:
+            run(*small, *args, workdir="refused", experiment="virtual")
+        assert exit_info.value.code == 2
+        assert re.search(message, capsys.readouterr().err)
+
+
+def test_virtual_permutes_pixels_by_client(parse):
+    args = ("--num_agents=3", "--size=40", "--num_runs=2", "--study=p_mnist")
+    parse(*args, experiment="virtual")
+    module = experiment_modules.MODULES["virtual"]
+    worlds = module.make_worlds(module.load_examples())
+    assert [world.train.size.tolist() for world in worlds] == [[30] * 3] * 2
+    np.testing.assert_array_equal(worlds[0].cluster, [0, 1, 2])
+    parse(*args[:3], "--study=mnist", experiment="virtual")
+    plain = module.make_worlds(module.load_examples())
+    for one, other in zip(plain, worlds, strict=True):
+        x, permuted = one.train.examples["x"], other.train.examples["x"]
+        assert (x != permuted).any()
+        pixels = [np.sort(own.reshape(3, 30, -1)) for own in (x, permuted)]
+        np.testing.assert_array_equal(*pixels)
 
 
 def test_heterogeneity(run, capsys):

@@ -71,7 +71,7 @@ def central(
                 variables,
                 opt_state,
                 batch,
-                Extra(),
+                Extra(num_examples=num_examples),
             )
             state = CentralState(variables, opt_state)
             return state, total + loss.astype(total.dtype)

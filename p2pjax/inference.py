@@ -1,0 +1,155 @@
+"""Variational learning of ONE agent: tasks whose weights are normal, and their learner.
+
+Blundell et al. (2015), "Weight uncertainty in neural networks" (Bayes by backprop).
+What is minimised is the free energy per example: the expected loss of weights drawn
+from the posterior, and the divergence of the posterior from the prior divided by the
+number of examples.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from p2pjax import training
+from p2pjax.gaussian import Coordinates, Gaussian
+from p2pjax.tasks import Task, as_float
+from p2pjax.training import Extra, Learner
+from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+
+INITIAL_DEVIATION = 0.048587  # softplus(-3)
+
+Objective = Callable[[Array], Array]  # losses of all draws [S, B] -> of examples [B]
+
+
+def expected(losses: Array) -> Array:
+    """Mean loss over the draws: an evidence lower bound."""
+    return losses.mean(0)
+
+
+def of_mean_probability(losses: Array) -> Array:
+    """Loss of the mean probability over the draws, as in the authors' code.
+
+    It is never above `expected`, and no bound of the evidence.
+    """
+    return jnp.log(jnp.asarray(len(losses), losses.dtype)) - jax.nn.logsumexp(
+        -losses, axis=0
+    )
+
+
+def classification(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    *,
+    num_samples: int,
+    objective: Objective = expected,
+) -> Task:
+    """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
+
+    `Variables.params` is a `Gaussian`. The prediction is the mean softmax output of
+    `num_samples` networks, always the same draws for the same posterior.
+
+    Args:
+      module: of `models.variational`, from `[B, *input_shape]` to logits `[B, k]`.
+      input_shape: shape of one example.
+      num_samples: networks drawn for every batch.
+      objective: how the losses of the draws make one loss.
+    """
+    if num_samples < 1:
+        raise InputError(f"Need one draw of the weights or more, got {num_samples}.")
+
+    def init_fn(key: Key) -> Variables:
+        mean = module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
+        deviation = jax.tree.map(
+            lambda leaf: jnp.full_like(leaf, INITIAL_DEVIATION), mean
+        )
+        return Variables(Gaussian(mean, deviation), {})
+
+    def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:
+        """`[S, B, k]`."""
+        collections = {"params": q.mean, "deviation": q.deviation}
+        inputs = as_float(x)
+
+        def one_draw(key: Key) -> Array:
+            key_sample, key_dropout = jax.random.split(key)
+            rngs = {"sample": key_sample, "dropout": key_dropout}
+            logits = module.apply(collections, inputs, train=train, rngs=rngs)
+            return jax.nn.log_softmax(jnp.asarray(logits))
+
+        return jax.vmap(one_draw)(jax.random.split(key, num_samples))
+
+    def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
+        log_p = log_probabilities(key, variables.params, batch["x"], train=True)
+        losses = objective(-_of_label(log_p, batch["y"]))
+        valid = batch["valid"].astype(losses.dtype)
+        mean = (losses * valid).sum() / jnp.maximum(valid.sum(), 1)
+        return mean, variables.stats
+
+    def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
+        key = jax.random.key(0)
+        log_p = log_probabilities(key, variables.params, batch["x"], train=False)
+        log_p = -of_mean_probability(-log_p)  # [B, k]
+        valid = batch["valid"].astype(log_p.dtype)
+        right = (log_p.argmax(-1) == batch["y"]).astype(log_p.dtype)
+        losses = -_of_label(log_p, batch["y"])
+        return {
+            "accuracy": Ratio((right * valid).sum(), valid.sum()),
+            "loss": Ratio((losses * valid).sum(), valid.sum()),
+        }
+
+    return Task(init_fn, loss_fn, evaluate_fn)
+
+
+def _of_label(values: Array, labels: Array) -> Array:
+    """`[..., B, k]` -> `[..., B]`."""
+    is_label = jax.nn.one_hot(labels, values.shape[-1], dtype=bool)
+    is_label = jnp.broadcast_to(is_label, values.shape)
+    return jnp.where(is_label, values, jnp.zeros_like(values)).sum(-1)
+
+
+def in_coordinates(task: Task, coordinates: Coordinates) -> Task:
+    """The same task with `Variables.params` in free coordinates of its Gaussian."""
+
+    def decoded(variables: Variables) -> Variables:
+        return variables._replace(params=coordinates.gaussian(variables.params))
+
+    def init_fn(key: Key) -> Variables:
+        variables = task.init(key)
+        return variables._replace(params=coordinates.free(variables.params))
+
+    return Task(
+        init_fn,
+        lambda variables, batch, key: task.loss(decoded(variables), batch, key),
+        lambda variables, batch: task.evaluate(decoded(variables), batch),
+    )
+
+
+def free_energy_descent(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    divergence: Callable[[PyTree], Array],
+) -> Learner:
+    """One optimizer step on the loss and the divergence per example.
+
+    Args:
+      task: in free coordinates.
+      optimizer: of those.
+      divergence: free coordinates -> divergence of the posterior from the prior.
+    """
+
+    def step_fn(
+        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+    ) -> tuple[Variables, PyTree, Array]:
+        num_examples = jnp.asarray(extra.num_examples)
+
+        def loss_fn(variables: Variables, batch: Batch, key: Key):
+            loss, stats = task.loss(variables, batch, key)
+            per_example = divergence(variables.params) / num_examples.astype(loss.dtype)
+            return loss + per_example, stats
+
+        learner = training.gradient_descent(task._replace(loss=loss_fn), optimizer)
+        return learner.step(key, variables, opt_state, batch, extra)
+
+    return Learner(lambda variables: optimizer.init(variables.params), step_fn)
