@@ -132,7 +132,8 @@ def digits_world(examples: Examples, num_hosts: int, run: int) -> World:
     """Two shards of images sorted by label for every host.
 
     Hosts test the combined model, which they all have, on equal parts of the test: the
-    mean over hosts is its accuracy on the whole.
+    mean over hosts is its accuracy on the whole. Where the coordinator is to stop, they
+    hold a fifth of their images out.
     """
     rng = np.random.default_rng([common.SEED.value, run])
     is_test = examples.is_test
@@ -143,7 +144,8 @@ def digits_world(examples: Examples, num_hosts: int, run: int) -> World:
     shards = label_skew.pathological(examples.y[rows], rng, num_hosts)
     train = [rng.permutation(rows[own]) for own in shards]
     parts = np.split(test[: len(test) // num_hosts * num_hosts], num_hosts)
-    return partition.world_of(examples, train, parts)
+    world = partition.world_of(examples, train, parts)
+    return world if _STOP_AFTER.value is None else partition.hold_out(world, 0.2)
 
 
 def pooled(world: World) -> World:
