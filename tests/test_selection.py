@@ -46,6 +46,8 @@ from p2pjax.types import InputError, Variables
 VECTORS = json.loads((Path(__file__).parent / "vectors/selection.json").read_text())
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-4)  # float32
 KEY = jax.random.key(0)
+fit = jit(gaussian_mixture.fit)
+match = jit(matched)
 
 
 def table_of(*peers, width=None):
@@ -268,18 +270,17 @@ class TestPANM:
         sign = 1 if name == "naem_S" else -1
         scores = sign * np.array(vector["s"], np.float32)
         in_bag = np.array(vector["in_bag"], bool)
-        fit = jit(gaussian_mixture.fit)(scores, in_bag, np.ones(8, bool))
-        close(fit.mixture.weight, vector["pi"])
-        close(sign * fit.mixture.mean, vector["mu"])
-        close(fit.mixture.variance, vector["var"])
-        assert fit.label.tolist() == [bool(label) for label in vector["label"]]
-        assert fit.num_iterations == vector["iters"]
-        alike = matched(scores[None], in_bag[None], np.ones((1, 8), bool))
+        found = fit(scores, in_bag, np.ones(8, bool))
+        close(found.mixture.weight, vector["pi"])
+        close(sign * found.mixture.mean, vector["mu"])
+        close(found.mixture.variance, vector["var"])
+        assert found.label.tolist() == [bool(label) for label in vector["label"]]
+        assert found.num_iterations == vector["iters"]
+        alike = match(scores[None], in_bag[None], np.ones((1, 8), bool))
         assert alike[0].tolist() == [bool(label) for label in vector["label"]]
 
     def test_fits_as_scikit_learn_does(self):
         rng = np.random.default_rng(0)
-        fit = jit(gaussian_mixture.fit)
         for _ in range(20):
             num = rng.integers(5, 13)
             values = rng.normal(size=num) + 2 * (rng.random(num) < 0.5)
@@ -301,10 +302,13 @@ class TestPANM:
             )
 
     def test_bags_without_anything_to_compare_stay(self):
-        scores = jnp.asarray([[0.1, 0.9, 0.5], [0.1, 0.9, 0.5], [0.1, -np.inf, 0.5]])
-        mask = jnp.ones((3, 3), bool).at[0, 1].set(False)
-        in_bag = jnp.asarray([[True, False, True], [False] * 3, [False, True, False]])
-        alike = matched(scores, in_bag, mask)
+        scores = np.array(
+            [[0.1, 0.9, 0.5], [0.1, 0.9, 0.5], [0.1, -np.inf, 0.5]], np.float32
+        )
+        mask = np.ones((3, 3), bool)
+        mask[0, 1] = False
+        in_bag = np.array([[True, False, True], [False] * 3, [False, True, False]])
+        alike = match(scores, in_bag, mask)
         assert alike.tolist() == [
             [True, False, True],
             [False] * 3,
@@ -320,7 +324,7 @@ class TestPANM:
         )
         compare = similarity.update_cosine()
         start = {"x": jnp.full((1, 2), 5.0)}
-        found = compare.measure(start, view, view.permitted)
+        found = jit(lambda: compare.measure(start, view, view.permitted))()
         close(found[0], list(VECTORS["panmgrad"].values()))
         close(compare.init(view)["x"], view.params["x"][:1])
         assert compare.payload(view) == 2
@@ -509,12 +513,9 @@ class TestDiPLe:
         assert (info.examples == 5).all()
 
     def test_examples_are_counted(self):
-        world = toy_world(sizes=[1, 3, 5, 8])
-        algorithm = diple(TOY, TOY_LEARNER, batch_size=2)
-        _, info = played(algorithm, world, 4)
-        # Ten more steps than a pass: an agent of five takes 2, 2 and 1 at a time.
-        assert info.examples[0].tolist() == [1 + 10, 3 + 15, 5 + 17, 8 + 20]
-        assert info.examples[:, 3].tolist() == [28] * 4
+        # An agent of five takes 2, 2 and 1 at a time.
+        for step, expected in enumerate([0, 2, 4, 5, 7, 9, 10, 12]):
+            assert data.examples_in_steps(np.int32(step), np.int32(5), 2) == expected
 
 
 def bisect(slope, tolerance):
@@ -639,7 +640,7 @@ class TestDCliques:
 
 
 class TestMaxInLoad:
-    @pytest.mark.parametrize("most", [1, 3, 6])
+    @pytest.mark.parametrize("most", [1, 3])
     def test_nobody_is_asked_too_often(self, most):
         rng = np.random.default_rng(most)
         num_agents, num_slots = 12, 4
@@ -694,12 +695,13 @@ class TestViewSize:
 
         @jit
         def advance(key, known):
-            return gossip(key, known, stay, tables.members(permitted))
+            known = gossip(key, known, stay, tables.members(permitted))
+            return known, tables.members(known)
 
         seen = np.zeros((num_agents, num_agents))
         for t in range(150):
-            known = advance(jax.random.fold_in(KEY, t), known)
-            members = np.asarray(tables.members(known))
+            known, members = advance(jax.random.fold_in(KEY, t), known)
+            members = np.asarray(members)
             seen += members
             assert members.sum() == np.asarray(known.mask).sum()  # nobody twice
             assert not members.diagonal().any()

@@ -22,7 +22,6 @@ from p2pjax.selection.pens import pens
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
 from p2pjax.selection.view_size import view_size
-from p2pjax.simulate import simulate
 from p2pjax.types import Ratio
 
 # All stages of a method within NUM_ROUNDS rounds.
@@ -47,6 +46,8 @@ METHODS = {
     "pens_with_views": view_size(PENS, 2),
     "dac_capped_with_views": max_in_load(view_size(dac(num_peers=2), 3), 2),
 }
+# Whose programs take longest to compile, and others that share their parts.
+SLOW = {"dac_probe", "panm_probe", "panm_capped", "pens_with_views", "l2c"}
 CAPS = {"panm_capped": 2, "dac_capped_with_views": 2}
 
 
@@ -152,8 +153,15 @@ def members(graph):
     return mask
 
 
-@pytest.mark.parametrize("name", METHODS)
+def marked(names, is_slow):
+    return [
+        pytest.param(name, marks=pytest.mark.slow) if is_slow(name) else name
+        for name in names
+    ]
+
+
 class TestContract:
+    @pytest.mark.parametrize("name", marked(METHODS, SLOW.__contains__))
     def test_four_agents(self, name):
         """Traces once, seeds side by side, same key same peers."""
         world = random_world(4)
@@ -171,6 +179,7 @@ class TestContract:
                 assert (leaf[0] == leaf[2]).all()
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("name", METHODS)
     def test_a_hundred_agents(self, name):
         algorithm = build(name, None, training.VMAP)
         keys = jax.random.key(0)[None]
@@ -183,6 +192,7 @@ class TestContract:
         assert merged.any(1).mean() > 0.9
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("name", METHODS)
     def test_agents_in_place_and_side_by_side(self, name):
         world = random_world(4)
         results = [
@@ -193,6 +203,7 @@ class TestContract:
             assert_same(results[0], other)
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("name", METHODS)
     def test_lowers_for_accelerators(self, name):
         algorithm = build(name, GRAPH, training.VMAP)
         for platform in ("tpu", "cuda"):
@@ -217,7 +228,7 @@ ALGORITHMS = {
         agent_loop=agent_loop,
     ),
 }
-QUICK = ("pens", "l2c_bilevel")
+QUICK = ("pens",)
 
 
 def build_on(selection, agent_loop):
@@ -226,13 +237,7 @@ def build_on(selection, agent_loop):
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-        for name in ALGORITHMS
-    ],
-)
+@pytest.mark.parametrize("name", marked(ALGORITHMS, lambda name: name not in QUICK))
 def test_several_devices_give_the_numbers_of_one(name):
     world = random_world(8)
     agent_loop = training.VMAP if name == "l2c_bilevel" else training.IN_PLACE
@@ -240,19 +245,14 @@ def test_several_devices_give_the_numbers_of_one(name):
     for num_devices in (1, 4) if name in QUICK else (1, 2, 4):
         algorithm = ALGORITHMS[name](agent_loop=agent_loop)
         with jax.set_mesh(sharding.agents_mesh(8, num_devices)):
-            *_, last = simulate(
-                jax.random.key(0),
-                algorithm,
-                world,
-                6,
-                eval_every=6,
-                evaluate=lambda models, world: {},
-            )
-            results.append(jax.tree.map(np.asarray, (last.state, last.info)))
+            states, info = run(algorithm, sharding.place(world), 6)
+            assert len(info.sent.sharding.device_set) == num_devices
+            results.append(jax.tree.map(np.asarray, (states, info)))
     for other in results[1:]:
         assert_same(results[0], other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["diple_cycle", "d_cliques"])
 class TestOtherAlgorithms:
     def test_agents_in_place_and_side_by_side(self, name):

@@ -147,17 +147,12 @@ def clusters_of_scalars():
 class TestMessages:
     """Ratios to `sparse` with three peers, 100 agents, 500 and 1000 rounds."""
 
-    def ratios(self, selection, graph=None, num_rounds=1000):
+    def ratios(self, selection):
         algorithm = pull(
-            TOY, TOY_LEARNER, selection, graph, batch_size=1, agent_loop=training.VMAP
+            TOY, TOY_LEARNER, selection, batch_size=1, agent_loop=training.VMAP
         )
-        sent = cumulative(algorithm, clusters_of_scalars(), num_rounds)
-        return [sent[t - 1] / (3 * t) for t in (500, 1000) if t <= num_rounds]
-
-    def test_sparse_and_dac(self):
-        graph = graphs.directed_regular(np.random.default_rng(0), NUM_AGENTS, 3)
-        assert self.ratios(sparse(), graph) == [1, 1]
-        assert self.ratios(dac(sharpness=1.0)) == [1, 1]
+        sent = cumulative(algorithm, clusters_of_scalars(), 1000)
+        return [sent[t - 1] / (3 * t) for t in (500, 1000)]
 
     def test_pens(self):
         found = self.ratios(pens())
@@ -170,11 +165,14 @@ class TestMessages:
         close(found, [1.64, 1.32])
         assert np.mean(found) == pytest.approx(1.48, abs=1e-3)
 
+    @pytest.mark.slow
     def test_panm(self):
         first, second = self.ratios(panm())
+        print(first, second)
         assert 1.44 < first < 1.53
         assert 1.37 < second < 1.46
 
+    @pytest.mark.slow
     def test_diple(self):
         """Models that are random in every round: towards all of them the loss falls."""
         task = tasks.Task(
@@ -196,6 +194,7 @@ class TestMessages:
         sent = cumulative(algorithm, toy_world([0.0] * NUM_AGENTS), 50)
         assert sent[-1] / (3 * 50) == 6  # the same in every round
 
+    @pytest.mark.slow
     def test_d_cliques(self):
         clique = np.repeat(np.arange(10), 10)
         found = []
