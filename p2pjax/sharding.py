@@ -62,6 +62,15 @@ def over_devices(
     return spread
 
 
+def check_single_device(purpose: str) -> None:
+    """Refuses a mesh of several devices for what can only be done on one."""
+    if _is_spread():
+        raise InputError(
+            f"Need one device to {purpose}, got {jax.sharding.get_mesh().size}: use a "
+            "mesh of one (--num_devices=1), or batches (--agent_loop=0)."
+        )
+
+
 def first_agent(num_own: int) -> jax.Array | int:
     """Inside `over_devices`: the number of this device's first agent."""
     return jax.lax.axis_index(AXIS) * num_own if _is_spread() else 0

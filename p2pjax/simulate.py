@@ -1,15 +1,17 @@
 """The simulation: a scan of rounds under one jit, evaluated every few rounds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.data import World, whole_set
 from p2pjax.sharding import place
+from p2pjax.task_groups import Group, of_task
 from p2pjax.tasks import Task
 from p2pjax.training import IN_PLACE, map_agents
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
@@ -106,5 +108,43 @@ def on_test_sets(task: Task, agent_loop: int = IN_PLACE) -> Evaluate:
 
         inputs = (models, world.test.examples, world.test.size)
         return map_agents(one_agent, agent_loop)((), inputs)[1]
+
+    return evaluate_fn
+
+
+def on_test_sets_of_groups(
+    groups: Sequence[Group], scores: Sequence[str], agent_loop: int = IN_PLACE
+) -> Evaluate:
+    """Every agent's score and loss on its own test set, `[N]` each.
+
+    The score is called `accuracy`, whatever it is; NaN if it is not defined.
+
+    Args:
+      groups: who has which task.
+      scores: the metric of each task that is its score.
+      agent_loop: see `training.map_agents`.
+    """
+
+    def evaluate_fn(models: Variables, world: World) -> dict[str, Array]:
+        values = []
+        for number, (start, stop, task) in enumerate(groups):
+
+            def one_agent(
+                _: PyTree, at: Array, number: int = number, task: Task = task
+            ) -> tuple[PyTree, PyTree]:
+                start = groups[number].start
+                variables, test = of_task(
+                    lambda leaf, first: jnp.asarray(leaf)[at - first],
+                    (models, world.test),
+                    number,
+                    start,
+                )
+                sums = task.evaluate(variables, whole_set(test.examples, test.size))
+                means = {name: total / weight for name, (total, weight) in sums.items()}
+                return (), {"accuracy": means[scores[number]], "loss": means["loss"]}
+
+            agents = jnp.arange(start, stop, dtype=jnp.int32)
+            values.append(map_agents(one_agent, agent_loop)((), agents)[1])
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *values)
 
     return evaluate_fn

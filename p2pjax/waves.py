@@ -31,6 +31,7 @@ class Waves(NamedTuple):
     training: np.ndarray  # [R, W, E] its number in the sequence
     slot: np.ndarray  # [R, W, E] mailbox that it empties
     has_mail: np.ndarray  # [R, W, E] whether there is anything in it
+    is_partial: np.ndarray  # [R, W, E] whether some of it is merged in some groups only
     own: np.ndarray  # [R, W, E, G] what its own model counts
     receiver: np.ndarray  # [R, W, E, K] who gets its new model; N is nobody
     receiver_slot: np.ndarray  # [R, W, E, K]
@@ -80,13 +81,12 @@ def pack(
     slot = _slots(schedule, mail, wave)
     own = np.ones((num_trainings, num_groups))
     coefficient = np.zeros((len(consumer), num_groups))
+    merged_groups = _merged_groups(schedule, num_groups, merges)  # [A, G]
+    is_partial = np.zeros(num_trainings, bool)
     for training, arrivals in mail.items():
+        is_partial[training] = not merged_groups[arrivals].all()
         for group in range(num_groups):
-            merged = [
-                arrival
-                for arrival in arrivals
-                if merges is None or _merge(schedule, merges, arrival)[group]
-            ]
+            merged = [a for a in arrivals if merged_groups[a, group]]
             own[training, group] = 0.5 ** len(merged)
             for place, arrival in enumerate(reversed(merged), start=1):
                 coefficient[arrival, group] = 0.5**place
@@ -99,10 +99,37 @@ def pack(
         consumer,
         slot,
         mail,
+        is_partial,
         own,
         coefficient,
     )
     return waves, 1 + max(slot.values(), default=0)
+
+
+def by_task(waves: Waves, starts: Sequence[int]) -> tuple[Waves, ...]:
+    """The trainings of every task in tables of their own, in the same waves.
+
+    Args:
+      waves: of agents that are numbered task by task.
+      starts: first agent of every task.
+    """
+    places = np.arange(waves.agent.shape[-1])
+    is_training = places < waves.width[..., None]  # [R, W, E]
+    task = np.searchsorted(starts, waves.agent, side="right") - 1
+    tables = []
+    for number, start in enumerate(starts):
+        is_own = is_training & (task == number)
+        width = is_own.sum(-1).astype(np.int32)
+        order = np.argsort(~is_own, axis=-1, kind="stable")[..., : max(1, width.max())]
+
+        def taken(table: np.ndarray, order: np.ndarray = order) -> np.ndarray:
+            more = (1,) * (table.ndim - order.ndim)
+            return np.take_along_axis(table, order.reshape(order.shape + more), axis=2)
+
+        own = Waves(width, *map(taken, waves[1:]))
+        is_used = np.arange(order.shape[-1]) < width[..., None]
+        tables.append(own._replace(agent=np.where(is_used, own.agent, np.int32(start))))
+    return tuple(tables)
 
 
 def traffic(schedule: Schedule, num_agents: int, num_epochs: int) -> Traffic:
@@ -147,9 +174,15 @@ def mean_width(waves: Waves) -> float:
     return float(waves.width.sum() / (waves.width > 0).sum())
 
 
-def _merge(schedule: Schedule, merges: Merges, arrival: int) -> Sequence[bool]:
-    sender = int(schedule.agent[schedule.source[arrival]])
-    return merges(sender, int(schedule.receiver[arrival]))
+def _merged_groups(
+    schedule: Schedule, num_groups: int, merges: Merges | None
+) -> np.ndarray:
+    """Which groups of leaves each arrival is merged into, `[A, G]`."""
+    pairs = zip(schedule.agent[schedule.source], schedule.receiver, strict=True)
+    if merges is None:
+        return np.ones((len(schedule.receiver), num_groups), bool)
+    merged = [merges(int(sender), int(receiver)) for sender, receiver in pairs]
+    return np.asarray(merged, bool).reshape(-1, num_groups)
 
 
 def _consumers(schedule: Schedule) -> np.ndarray:
@@ -254,6 +287,7 @@ def _tables(
     consumer: np.ndarray,
     slot: dict[int, int],
     mail: dict[int, list[int]],
+    is_partial: np.ndarray,
     own: np.ndarray,
     coefficient: np.ndarray,
 ) -> Waves:
@@ -268,6 +302,7 @@ def _tables(
         training=np.zeros(shape, np.int32),
         slot=np.zeros(shape, np.int32),
         has_mail=np.zeros(shape, bool),
+        is_partial=np.zeros(shape, bool),
         own=np.ones((*shape, num_groups), np.float32),
         receiver=np.full((*shape, most), num_agents, np.int32),
         receiver_slot=np.zeros((*shape, most), np.int32),
@@ -279,7 +314,7 @@ def _tables(
         place = (*at, filled[at])
         filled[at] += 1
         waves.agent[place], waves.training[place] = agent, training
-        waves.own[place] = own[training]
+        waves.own[place], waves.is_partial[place] = own[training], is_partial[training]
         if mail[training]:
             waves.has_mail[place], waves.slot[place] = True, slot[training]
         for k, arrival in enumerate(posts[training]):

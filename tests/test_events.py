@@ -574,6 +574,6 @@ def test_sharing_rules_keep_statistics_at_home():
     for name, local in (("full", exchange.FULL), ("silo", exchange.SILO_BN)):
         method, _, _ = build(6, local=local)
         state = jax.eval_shape(method.init, jax.random.key(0), world)
-        sizes[name] = sum(leaf.size for leaf in state.mailbox)
+        sizes[name] = sum(leaf.size for leaf in jax.tree.leaves(state.mailbox))
     # Means and variances of 6 units and of 4 dense cells, for 6 agents.
     assert sizes["full"] - sizes["silo"] == 6 * 2 * (6 + 4)

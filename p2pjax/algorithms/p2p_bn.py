@@ -84,8 +84,9 @@ def p2p_bn(
         return Agent(variables, opt_state, (progress, rates))
 
     def awake_fn(
-        key: Key, agent: Agent, train: AgentData, valid: AgentData
+        key: Key, agent: Agent, train: AgentData, valid: AgentData, is_partial: Array
     ) -> tuple[Agent, Array]:
+        del is_partial
         variables, opt_state, (progress, own_rate) = agent
         frozen = None
         if fine_tuning:
@@ -128,7 +129,7 @@ def p2p_bn(
 
     return asynchronous(
         init_fn,
-        awake_fn,
+        (awake_fn,),
         graph,
         rewire_every=rewire_every,
         timing=timing,
