@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.ner import Sentence
 from data.text import Documents
 from p2pjax.types import InputError
 
@@ -93,6 +94,12 @@ PATTERNS = (
     "on DAY we ACTION the OBJECT again",
     "nobody knows why FRIEND ACTION my OBJECT",
 )
+TAGS = {
+    "THING": "B-THING",
+    "OBJECT": "B-THING",
+    "FRIEND": "B-PERSON",
+    "PLACE": "B-PLACE",
+}
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 OPENINGS = (
     "well",
@@ -149,6 +156,21 @@ def speakers(
     Raises:
         InputError: if an argument is out of its range.
     """
+    population = _population(num_speakers, num_texts, seed, num_topics)
+    return Documents(
+        users=[f"speaker_{number}" for number in range(num_speakers)],
+        train=[
+            [_text(_spoken(rng, speaker, habits)) for _ in range(num_texts)]
+            for rng, speaker, habits in population
+        ],
+        group=(np.arange(num_speakers) % num_topics).astype(np.int32),
+    )
+
+
+def _population(
+    num_speakers: int, num_texts: int, seed: int, num_topics: int
+) -> list[tuple[np.random.Generator, Speaker, list[Habits]]]:
+    """Every speaker, the source of what it says, and what is usual among all."""
     if num_speakers < 1 or num_texts < 1 or seed < 0:
         raise InputError(
             "Need at least one speaker, one text of each and a seed of 0 or more, got "
@@ -158,16 +180,26 @@ def speakers(
         raise InputError(f"Need 1 to {len(TOPICS)} topics, got {num_topics}.")
     shared = np.random.default_rng([seed, 0])
     habits = [_habits(shared, topic) for topic in TOPICS]
-    texts = []
+    every = []
     for number in range(num_speakers):
         rng = np.random.default_rng([seed, 1, number])
-        speaker = _speaker(rng, number % num_topics, num_topics)
-        texts.append([_text(rng, speaker, habits) for _ in range(num_texts)])
-    return Documents(
-        users=[f"speaker_{number}" for number in range(num_speakers)],
-        train=texts,
-        group=(np.arange(num_speakers) % num_topics).astype(np.int32),
-    )
+        every.append((rng, _speaker(rng, number % num_topics, num_topics), habits))
+    return every
+
+
+def tagged_speakers(
+    num_speakers: int, num_texts: int = 30, *, seed: int = 0, num_topics: int = 4
+) -> list[list[Sentence]]:
+    """The sentences of `speakers` with tags, of every speaker.
+
+    Entities are things (B-THING, or B-THING I-THING with the quality before it),
+    friends (B-PERSON) and places (B-PLACE).
+    """
+    found: list[list[Sentence]] = []
+    for rng, speaker, habits in _population(num_speakers, num_texts, seed, num_topics):
+        texts = [_spoken(rng, speaker, habits) for _ in range(num_texts)]
+        found.append([_tagged(sentence) for text in texts for sentence in text])
+    return found
 
 
 def _habits(rng: np.random.Generator, topic: Topic) -> Habits:
@@ -202,18 +234,53 @@ def _limits(shares: np.ndarray) -> list[float]:
     return np.cumsum(shares)[:-1].tolist()
 
 
-def _text(rng: np.random.Generator, speaker: Speaker, habits: list[Habits]) -> str:
+class Said(NamedTuple):
+    """A sentence: words of a pattern, each with its slot, and what is around them."""
+
+    opening: str
+    words: list[tuple[str, str]]
+    closing: str
+
+
+def _text(sentences: list[Said]) -> str:
+    return " ".join(_written(sentence).capitalize() + "." for sentence in sentences)
+
+
+def _written(sentence: Said) -> str:
+    middle = " ".join(word for word, _ in sentence.words)
+    parts = [sentence.opening, middle, sentence.closing]
+    return ", ".join(part for part in parts if part)
+
+
+def _tagged(sentence: Said) -> Sentence:
+    words, tags = sentence.opening.split(), ["O"] * len(sentence.opening.split())
+    slots = [slot for _, slot in sentence.words] + [""]
+    for place, (word, slot) in enumerate(sentence.words):
+        words.append(word)
+        if slot == "QUALITY" and slots[place + 1] == "THING":
+            tags.append("B-THING")
+        elif slot == "THING" and place and slots[place - 1] == "QUALITY":
+            tags.append("I-THING")
+        else:
+            tags.append(TAGS.get(slot, "O"))
+    closing = sentence.closing.split()
+    return Sentence(words + closing, tags + ["O"] * len(closing))
+
+
+def _spoken(
+    rng: np.random.Generator, speaker: Speaker, habits: list[Habits]
+) -> list[Said]:
+    """One text."""
     topic = bisect(speaker.topics, rng.random())
-    sentences = [
+    return [
         _sentence(rng, speaker, TOPICS[topic], habits[topic])
         for _ in range(rng.integers(1, 4))
     ]
-    return " ".join(sentence.capitalize() + "." for sentence in sentences)
 
 
 def _sentence(
     rng: np.random.Generator, speaker: Speaker, topic: Topic, habits: Habits
-) -> str:
+) -> Said:
     chances = iter(rng.random(13).tolist())
 
     def usual(companions: np.ndarray) -> int:
@@ -234,9 +301,8 @@ def _sentence(
         "FRIEND": any_of(speaker.friends),
     }
     pattern = PATTERNS[bisect(speaker.patterns, next(chances))]
-    sentence = " ".join(words.get(slot, slot) for slot in pattern.split())
-    if next(chances) < _OPENS:
-        sentence = f"{any_of(speaker.openings)}, {sentence}"
-    if next(chances) < _CLOSES:
-        sentence = f"{sentence}, {speaker.closing}"
-    return sentence
+    return Said(
+        opening=any_of(speaker.openings) if next(chances) < _OPENS else "",
+        words=[(words.get(slot, slot), slot) for slot in pattern.split()],
+        closing=speaker.closing if next(chances) < _CLOSES else "",
+    )

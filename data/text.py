@@ -11,7 +11,7 @@ as targets they do not enter the accuracy (`counted`).
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class Samples(NamedTuple):
 class Corpus(NamedTuple):
     """All users' samples in ids; worlds of any run are cut out of it."""
 
-    vocabulary: Vocabulary
+    vocabulary: Any  # `Vocabulary`, or `Pieces` of `data.masked`
     users: list[str]  # U names
     train: list[Samples]
     valid: list[Samples]
@@ -126,20 +126,7 @@ def encode(documents: Documents, num_words: int = 10_000) -> Corpus:
     def read(users: list[list[str]]) -> list[Samples]:
         return [_positions([words(text) for text in texts], codes) for texts in users]
 
-    train = read(documents.train)
-    if documents.test is None:
-        train, valid, test = _cut(train, (60, 80))
-    else:
-        test = read(documents.test)
-        if documents.valid is None:
-            train, valid = _cut(train, (75,))
-        else:
-            valid = read(documents.valid)
-    if not any(len(samples.target) for samples in train):
-        raise InputError(
-            "Need texts of at least two words to predict a word from those before it, "
-            f"got none from {len(documents.users)} users: choose other data."
-        )
+    train, valid, test = split_samples(documents, read)
     occurrences = np.zeros(len(codes), np.int64)
     for samples in train:
         end = samples.target[-1] + 1 if len(samples.target) else 0
@@ -157,6 +144,32 @@ def encode(documents: Documents, num_words: int = 10_000) -> Corpus:
     return Corpus(
         known, documents.users, with_ids(train), with_ids(valid), with_ids(test), group
     )
+
+
+def split_samples(
+    documents: Documents, read: Callable[[list[list[str]]], list[Samples]]
+) -> tuple[list[Samples], list[Samples], list[Samples]]:
+    """Every user's samples to train, validate and test; see `encode`.
+
+    Args:
+        documents: all users' texts.
+        read: makes samples of the texts of all users.
+    """
+    train = read(documents.train)
+    if documents.test is None:
+        train, valid, test = _cut(train, (60, 80))
+    else:
+        test = read(documents.test)
+        if documents.valid is None:
+            train, valid = _cut(train, (75,))
+        else:
+            valid = read(documents.valid)
+    if not any(len(samples.target) for samples in train):
+        raise InputError(
+            "Need texts of at least two words to predict a word from those before it, "
+            f"got none from {len(documents.users)} users: choose other data."
+        )
+    return train, valid, test
 
 
 def select(

@@ -100,6 +100,18 @@ def _line_name(row: Row, panel: str | None) -> str:
     return " ".join([row["scheme"], *others])
 
 
+def score_by_round(folder: Path, metric: str, label: str) -> None:
+    """A metric against rounds, a line per scheme and setting that has it."""
+    rows = [row for row in run_folder.read(folder) if metric in row]
+    lines = _grouped(
+        rows, lambda row: ", ".join([row["scheme"], *map(str, row["setting"].values())])
+    )
+    figure, axes = _new_figure("network epochs")
+    axes.set_ylabel(label)
+    _draw_all(axes, lines, lambda row: row["round"], metric)
+    _save(figure, axes, folder, f"{metric}_by_round")
+
+
 def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
     """Final accuracy against what the study varies, a line per scheme.
 

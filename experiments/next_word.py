@@ -20,7 +20,7 @@ from data.text import Corpus, Documents
 from experiments import common, figures, protocol_study, runner
 from experiments.protocol_study import Setting
 from p2pjax import data
-from p2pjax.data import AgentData, World
+from p2pjax.data import World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(protocol_study)
@@ -147,16 +147,7 @@ def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
         )
         rng = np.random.default_rng([common.SEED.value, run])
         worlds.append(text.world_of_users(corpus, users, rng))
-    train = _same_width([world.train for world in worlds])
-    valid = _same_width([world.valid for world in worlds])
-    test = _same_width([world.test for world in worlds])
-    clusters = [world.cluster for world in worlds]
-    return list(map(World, train, valid, test, clusters))
-
-
-def _same_width(splits: list[AgentData]) -> list[AgentData]:
-    longest = max(split.examples["y"].shape[1] for split in splits)
-    return [data.widened(split, longest) for split in splits]
+    return data.same_widths(worlds)
 
 
 def make_jobs() -> list[runner.Job]:

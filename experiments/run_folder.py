@@ -23,9 +23,14 @@ from p2pjax import InputError, metrics
 Row = dict[str, Any]
 
 
+def default_name(experiment: str) -> str:
+    """Of the folder, where none is given."""
+    return f"runs/{experiment}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
     """Makes the folder; call it when everything else is known to be sound."""
-    folder = Path(workdir or f"runs/{experiment}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = Path(workdir or default_name(experiment))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "run.flags").open("x") as file:  # claims the folder
@@ -98,7 +103,10 @@ def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
 
 
 def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row]:
-    """Writes summary.json: the last value of every run, summed up over runs."""
+    """Writes summary.json: the last value of every run, summed up over runs.
+
+    Schemes that do not have one of the metrics named are left out of its rows.
+    """
     finals: dict[str, list[Row]] = {}
     for row in _last_rows(read(folder)):
         group = json.dumps([row["scheme"], row["setting"]])
@@ -112,6 +120,7 @@ def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row
         }
         for same in finals.values()
         for name in names
+        if name in same[0]
     ]
     summary = {"experiment": experiment, "rows": rows, "environment": environment()}
     write_whole(folder / "summary.json", json.dumps(_plain(summary), indent=1) + "\n")

@@ -4,7 +4,7 @@ Host side: `Examples`, flat arrays as a loader returns them. Device side:
 `AgentData` and `World`, stacked over agents; padding never contributes to anything.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -164,6 +164,17 @@ def label_histograms(split: AgentData, num_classes: int) -> Array:
     rows = jnp.arange(labels.shape[0])[:, None]
     none = jnp.zeros((labels.shape[0], num_classes), jnp.int32)
     return none.at[rows, labels].add(1, mode="drop")
+
+
+def same_widths(worlds: Sequence[World]) -> list[World]:
+    """The same worlds with so much padding that their shapes are equal."""
+
+    def pad(splits: Sequence[AgentData]) -> list[AgentData]:
+        longest = max(next(iter(s.examples.values())).shape[1] for s in splits)
+        return [widened(split, longest) for split in splits]
+
+    splits = [pad([world[part] for world in worlds]) for part in range(3)]
+    return list(map(World, *splits, [world.cluster for world in worlds]))
 
 
 def num_agents(world: World) -> int:

@@ -5,31 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from lowering import assert_lowers
-from test_events import sequentially
 
 from p2pjax import (
-    data,
-    entities,
     events,
     graphs,
-    sharding,
     task_groups,
     tasks,
-    token_tasks,
     topology,
     training,
     waves,
 )
-from p2pjax.algorithms.asynchronous import Agent, asynchronous
 from p2pjax.algorithms.multi_task import multi_task
 from p2pjax.data import AgentData, World
-from p2pjax.models.encoder import Encoder
-from p2pjax.simulate import on_test_sets_of_groups, simulate
 from p2pjax.task_groups import PerTask
 from p2pjax.topology import Topology
 from p2pjax.training import IN_PLACE, VMAP
-from p2pjax.types import InputError, Variables
+from p2pjax.types import Variables
 
 # The thesis' examples on scalars: an encoder and a head, one step is an epoch.
 
@@ -79,9 +70,7 @@ def run_scalars(monkeypatch, start, c, d, order, freeze, agent_loop):
     graph = topology.from_edges(3, np.array([0, 0, 2]), np.array([1, 2, 0]))
     method = multi_task(
         groups,
-        lambda task: training.gradient_descent(
-            task, training.by_part(optax.sgd(0.5))
-        ),
+        lambda task: training.gradient_descent(task, training.by_part(optax.sgd(0.5))),
         graph,
         batch_size=1,
         encoder_freeze=freeze,

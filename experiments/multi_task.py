@@ -1,0 +1,247 @@
+"""Agents with different tasks that share an encoder (Sajina 2025, second study).
+
+    python -m experiments.multi_task --flagfile=experiments/flags/multi_task.quick.flags
+
+Every data set is a task of as many agents: predict a masked token of one user's texts,
+or label words with named entities. A round is a network epoch. `cts` runs every task
+alone; `mt` and `mt_ef` run tasks together, two at a time (`--study=pairs`) or all of
+them (`--study=all`), on random and on clustered sparse graphs; `mono` takes data sets
+that have the same head for one task.
+"""
+
+import itertools
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import flags
+
+from data.pieces import Pieces
+from experiments import common, figures, run_folder, runner, task_data
+from experiments.runner import Program
+from experiments.task_data import Dataset
+from p2pjax import InputError, graphs, statistics, task_groups, training
+from p2pjax import data as agent_data
+from p2pjax.algorithms.multi_task import multi_task
+from p2pjax.data import World
+from p2pjax.models.encoder import Encoder
+from p2pjax.simulate import on_test_sets_of_groups
+from p2pjax.tasks import Task
+from p2pjax.topology import Graphs
+from p2pjax.training import Learner
+from p2pjax.types import Array, Variables
+
+flags.adopt_module_key_flags(common)  # so that --help lists them
+flags.adopt_module_key_flags(task_data)
+
+METHODS = ("cts", "mono", "mt", "mt_ef")
+GRAPHS = ("random", "clustered")
+
+_STUDY = flags.DEFINE_enum(
+    "study", "pairs", ["pairs", "all"], "Which tasks run together: two, or all."
+)
+_METHODS = flags.DEFINE_list("methods", list(METHODS), f"Of {', '.join(METHODS)}.")
+_GRAPHS = flags.DEFINE_list("graphs", list(GRAPHS), f"Of {', '.join(GRAPHS)}.")
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 20, "Of every task.", lower_bound=4)
+_LENGTH = flags.DEFINE_integer("length", 128, "Tokens of a sequence.", lower_bound=4)
+_LAYERS = flags.DEFINE_integer("layers", 2, "Of the encoder.", lower_bound=1)
+_STREAM = flags.DEFINE_integer("stream", 128, "Width of the encoder.", lower_bound=1)
+_HEADS = flags.DEFINE_integer("heads", 2, "Of attention in a layer.", lower_bound=1)
+_FEED_FORWARD = flags.DEFINE_integer("feed_forward", 512, "Units of a layer.", 1)
+_DROPOUT = flags.DEFINE_float("dropout", 0.1, "Rate.", lower_bound=0, upper_bound=0.9)
+
+
+class Case(NamedTuple):
+    """A method on a graph, and the data sets whose agents run together."""
+
+    method: str
+    graph: str
+    names: tuple[str, ...]
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """What is written into rows."""
+        return {"tasks": "+".join(self.names), "graph": self.graph}
+
+
+def make_cases(datasets: dict[str, Dataset]) -> list[Case]:
+    """What the study compares; a task alone has a random graph."""
+    for name, known, chosen in (
+        ("methods", METHODS, _METHODS.value),
+        ("graphs", GRAPHS, _GRAPHS.value),
+    ):
+        if not chosen or not set(chosen) <= set(known):
+            raise InputError(
+                f"Need --{name} among {', '.join(known)}, got '{','.join(chosen)}'."
+            )
+    cases = []
+    if "cts" in _METHODS.value:
+        cases = [Case("cts", "random", (name,)) for name in datasets]
+    together = [tuple(datasets)]
+    if _STUDY.value == "pairs":
+        together = list(itertools.combinations(datasets, 2))
+    for graph, names in itertools.product(_GRAPHS.value, together):
+        possible = {"mt", "mt_ef"} if len(names) > 1 else set()
+        if possible and all(datasets[name].is_masked for name in names):
+            possible.add("mono")  # all have the same head
+        cases += [Case(m, graph, names) for m in _METHODS.value if m in possible]
+    return cases
+
+
+def make_encoder(pieces: Pieces) -> Encoder:
+    """The encoder that the flags describe; BERT-Tiny if they say nothing."""
+    if _STREAM.value % _HEADS.value:
+        raise InputError(
+            f"Need a width that {_HEADS.value} heads can share equally, got "
+            f"{_STREAM.value}: change --stream or --heads."
+        )
+    return Encoder(
+        vocab_size=pieces.num_ids,
+        stream=_STREAM.value,
+        num_heads=(_HEADS.value,) * _LAYERS.value,
+        feed_forward=(_FEED_FORWARD.value,) * _LAYERS.value,
+        head_dim=_STREAM.value // _HEADS.value,
+        num_positions=max(512, _LENGTH.value),
+        dropout=_DROPOUT.value,
+    )
+
+
+def graph_of(case: Case) -> Graphs:
+    """How to draw the graph of a case."""
+    size, degree = _NUM_AGENTS.value, common.DEGREE.value or 3
+    cluster = np.repeat(np.arange(len(case.names)), size)
+    if case.graph == "clustered":
+        draw = partial(graphs.clustered, cluster=cluster, degree=degree)
+    else:
+        draw = partial(graphs.directed_regular, num_agents=len(cluster), degree=degree)
+    draw(np.random.default_rng(0))  # refuses what is not possible
+    return draw
+
+
+def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> Program:
+    """A case, ready to run."""
+    encoder, size = make_encoder(pieces), _NUM_AGENTS.value
+    own = [datasets[name] for name in case.names]
+    tasks = [task_data.task_of(one, encoder, _LENGTH.value, pieces) for one in own]
+    sizes = [size] * len(own)
+    if case.method == "mono":
+        tasks, sizes = tasks[:1], [sum(sizes)]
+    groups = task_groups.groups(tasks, sizes)
+
+    def learner(task: Task) -> Learner:
+        adam = optax.adam(common.learning_rate(5e-4), eps=1e-7)  # Keras' epsilon
+        return training.gradient_descent(task, training.by_part(adam))
+
+    algorithm = multi_task(
+        groups,
+        learner,
+        graph_of(case),
+        batch_size=common.BATCH_SIZE.value,
+        encoder_freeze=case.method == "mt_ef",
+        agent_loop=common.agent_loop(),
+    )
+    on_own_tests = on_test_sets_of_groups(
+        groups, [one.score for one in own[: len(groups)]], common.agent_loop()
+    )
+
+    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+        values = dict(on_own_tests(models, world))
+        for number, one in enumerate(own):
+            agents = slice(number * size, (number + 1) * size)
+            values[one.metric] = jnp.nanmean(values["accuracy"][agents])
+        return values
+
+    return Program(algorithm, evaluate)
+
+
+def make_jobs() -> list[runner.Job]:
+    """All runs of all cases."""
+    datasets = task_data.load(_NUM_AGENTS.value * common.NUM_RUNS.value)
+    cases = make_cases(datasets)
+    pieces = task_data.vocabulary(datasets)
+
+    @cache
+    def worlds_of(name: str) -> list[World]:
+        return agent_data.same_widths(
+            [
+                task_data.world(
+                    datasets[name], pieces, _NUM_AGENTS.value, _LENGTH.value, run
+                )
+                for run in range(common.NUM_RUNS.value)
+            ]
+        )
+
+    def world_of(case: Case, run: int) -> World:
+        own = [worlds_of(name)[run] for name in case.names]
+        if case.method == "mono":
+            own = [task_data.concatenated(own)]
+        return task_groups.joined_world(own)
+
+    jobs = []
+    for case in cases:
+        program = build_program(case, datasets, pieces)
+        for run in range(common.NUM_RUNS.value):
+            jobs.append(
+                runner.Job(
+                    scheme=case.method,
+                    setting=case.setting,
+                    run=run,
+                    algorithm=program.algorithm,
+                    evaluate=program.evaluate,
+                    make_world=partial(world_of, case, run),
+                )
+            )
+    return jobs
+
+
+def print_scores(folder: Path) -> None:
+    """The best score of every task in every case, its gain over CTS and a t-test.
+
+    Tops are means over runs of each run's best; the test compares the runs' best.
+    """
+    rows = run_folder.read(folder)
+    metrics = {key for row in rows for key in row if key.startswith(("ua_", "f1_"))}
+    print(f"{'score':<20} {'method':<8} {'tasks, graph':<44} top     gain    p")
+    for metric in sorted(metrics):
+        curves: dict[tuple[str, str], list[list[float]]] = {}
+        for row in rows:
+            if metric in row:
+                setting = ", ".join(map(str, row["setting"].values()))
+                runs = curves.setdefault((row["scheme"], setting), [])
+                if row["run"] == len(runs):
+                    runs.append([])
+                runs[row["run"]].append(row[metric])
+        tops = {case: statistics.top_of_runs(runs) for case, runs in curves.items()}
+        alone = next((top for case, top in tops.items() if case[0] == "cts"), None)
+        for (method, setting), top in tops.items():
+            line = f"{metric:<20} {method:<8} {setting:<44} {top.mean():.4f}"
+            if alone is not None and method != "cts":
+                gain = statistics.relative_gain(top.mean(), max(alone.mean(), 1e-9))
+                line += f"  {gain:+.1f}%"
+                if len(top) > 1:
+                    line += f"  {statistics.t_test(top, alone).p:.2g}"
+            print(line)
+
+
+def main() -> None:
+    """Runs the study that the flags name."""
+    if common.agent_loop() != training.VMAP:  # in place, tasks share one device
+        flags.FLAGS["num_devices"].value = 1
+    if common.WORKDIR.value is None:
+        flags.FLAGS["workdir"].value = run_folder.default_name("multi_task")
+    jobs = make_jobs()
+    metrics = task_data.metrics()
+    folder = runner.run_jobs(
+        "multi_task", jobs, (*metrics, "accuracy", "loss", "messages", "bytes")
+    )
+    for metric, label in metrics.items():
+        figures.score_by_round(folder, metric, label)
+    print_scores(folder)
+    print(f"Results are in {folder}")
+
+
+if __name__ == "__main__":
+    common.run(main)
