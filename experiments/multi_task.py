@@ -19,10 +19,11 @@ import numpy as np
 import optax
 from absl import flags
 
+from data import pieces as word_pieces
 from data.pieces import Pieces
 from experiments import common, figures, run_folder, runner, task_data
 from experiments.runner import Program
-from experiments.task_data import Dataset
+from experiments.task_data import EMBEDDED, Dataset, Limits
 from p2pjax import InputError, graphs, statistics, task_groups, training
 from p2pjax import data as agent_data
 from p2pjax.algorithms.multi_task import multi_task
@@ -35,13 +36,41 @@ from p2pjax.training import Learner
 from p2pjax.types import Array, Variables
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
-flags.adopt_module_key_flags(task_data)
 
 METHODS = ("cts", "mono", "mt", "mt_ef")
 GRAPHS = ("random", "clustered")
 
 _STUDY = flags.DEFINE_enum(
     "study", "pairs", ["pairs", "all"], "Which tasks run together: two, or all."
+)
+_DATASET = flags.DEFINE_list(
+    "dataset",
+    list(task_data.EMBEDDED),
+    "Data sets, joined by commas, a task each: generated texts of speakers and their "
+    "tags (speakers, tags), or from --data_dir "
+    f"{', '.join([*task_data.TEXTS, *task_data.TAGGED])}.",
+)
+_VOCABULARY = flags.DEFINE_string(
+    "vocabulary",
+    None,
+    "File with a word piece per line, such as BERT's vocab.txt; if not given, one is "
+    "trained on the training texts and kept in --workdir.",
+)
+_NUM_PIECES = flags.DEFINE_integer(
+    "num_pieces", 30_522, "Word pieces of a vocabulary that is trained.", lower_bound=6
+)
+_MIN_TRAIN = flags.DEFINE_integer(
+    "min_train", 1, "Fewest training samples of a user.", 1
+)
+_MAX_TRAIN = flags.DEFINE_integer(
+    "max_train", None, "Most training samples of a user; no limit if not given."
+)
+_MAX_EXAMPLES = flags.DEFINE_integer(
+    "max_examples",
+    None,
+    "Most examples of an agent to train, to validate and to test; the others are left "
+    "out. No limit if not given.",
+    lower_bound=1,
 )
 _METHODS = flags.DEFINE_list("methods", list(METHODS), f"Of {', '.join(METHODS)}.")
 _GRAPHS = flags.DEFINE_list("graphs", list(GRAPHS), f"Of {', '.join(GRAPHS)}.")
@@ -157,21 +186,50 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
     return Program(algorithm, evaluate)
 
 
+def make_vocabulary(datasets: dict[str, Dataset]) -> Pieces:
+    """The pieces of all tasks' texts: read, or made.
+
+    One that was made is kept in the work folder and named in the flags, because
+    training it again may give another.
+    """
+    if _VOCABULARY.value is not None:
+        return word_pieces.read(_VOCABULARY.value)
+    pieces = task_data.vocabulary(datasets, _NUM_PIECES.value)
+    if common.WORKDIR.value is not None and not set(datasets) <= set(EMBEDDED):
+        path = Path(common.WORKDIR.value) / "vocabulary.txt"
+        if path.exists():
+            raise InputError(
+                f"Need a work folder without results, but {path} exists: choose "
+                f"another --workdir, or use it by --vocabulary={path}."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        word_pieces.write(path, pieces)
+        flags.FLAGS["vocabulary"].value = str(path)
+    return pieces
+
+
 def make_jobs() -> list[runner.Job]:
     """All runs of all cases."""
-    datasets = task_data.load(_NUM_AGENTS.value * common.NUM_RUNS.value)
+    names, size, seed = _DATASET.value, _NUM_AGENTS.value, common.SEED.value
+    num_users = size * common.NUM_RUNS.value
+    datasets = task_data.load(names, num_users, seed, common.DATA_DIR.value)
     cases = make_cases(datasets)
-    pieces = task_data.vocabulary(datasets)
+    pieces = make_vocabulary(datasets)
+    limits = Limits(_MIN_TRAIN.value, _MAX_TRAIN.value, _MAX_EXAMPLES.value)
 
     @cache
     def worlds_of(name: str) -> list[World]:
+        make = partial(
+            task_data.world,
+            datasets[name],
+            pieces,
+            limits,
+            num_agents=size,
+            length=_LENGTH.value,
+            seed=seed,
+        )
         return agent_data.same_widths(
-            [
-                task_data.world(
-                    datasets[name], pieces, _NUM_AGENTS.value, _LENGTH.value, run
-                )
-                for run in range(common.NUM_RUNS.value)
-            ]
+            [make(run=run) for run in range(common.NUM_RUNS.value)]
         )
 
     def world_of(case: Case, run: int) -> World:
@@ -233,12 +291,13 @@ def main() -> None:
     if common.WORKDIR.value is None:
         flags.FLAGS["workdir"].value = run_folder.default_name("multi_task")
     jobs = make_jobs()
-    metrics = task_data.metrics()
+    scores = [task_data.metric(name) for name in _DATASET.value]
     folder = runner.run_jobs(
-        "multi_task", jobs, (*metrics, "accuracy", "loss", "messages", "bytes")
+        "multi_task", jobs, (*scores, "accuracy", "loss", "messages", "bytes")
     )
-    for metric, label in metrics.items():
-        figures.score_by_round(folder, metric, label)
+    for score in scores:
+        label = "user accuracy" if score.startswith("ua_") else "F1 of entities"
+        figures.score_by_round(folder, score, f"{label}, {score[3:]}")
     print_scores(folder)
     print(f"Results are in {folder}")
 

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags
 
 from data import (
     chat,
@@ -22,7 +20,6 @@ from data import pieces as word_pieces
 from data.ner import Tagged
 from data.pieces import Pieces
 from data.text import Documents
-from experiments import common
 from p2pjax import InputError, token_tasks
 from p2pjax import data as agent_data
 from p2pjax.data import AgentData, World
@@ -41,34 +38,13 @@ TAGGED: dict[str, Callable[[str], Tagged]] = {
 }
 SHARE = {"few_nerd": 0.2}  # of the sentences, as in the thesis
 
-_DATASET = flags.DEFINE_list(
-    "dataset",
-    list(EMBEDDED),
-    "Data sets, joined by commas, a task each: generated texts of speakers and their "
-    f"tags, or from --data_dir {', '.join([*TEXTS, *TAGGED])}.",
-)
-_VOCABULARY = flags.DEFINE_string(
-    "vocabulary",
-    None,
-    "File with a word piece per line, such as BERT's vocab.txt; if not given, one is "
-    "trained on the training texts and kept in --workdir.",
-)
-_NUM_PIECES = flags.DEFINE_integer(
-    "num_pieces", 30_522, "Word pieces of a vocabulary that is trained.", lower_bound=6
-)
-_MIN_TRAIN = flags.DEFINE_integer(
-    "min_train", 1, "Fewest training samples of a user.", 1
-)
-_MAX_TRAIN = flags.DEFINE_integer(
-    "max_train", None, "Most training samples of a user; no limit if not given."
-)
-_MAX_EXAMPLES = flags.DEFINE_integer(
-    "max_examples",
-    None,
-    "Most examples of an agent to train, to validate and to test; the others are left "
-    "out. No limit if not given.",
-    lower_bound=1,
-)
+
+class Limits(NamedTuple):
+    """Which users become agents, and how much of their data they have."""
+
+    min_train: int  # samples of a user
+    max_train: int | None  # the same; None is no limit
+    max_examples: int | None  # of an agent to train, to validate and to test
 
 
 class Dataset(NamedTuple):
@@ -89,43 +65,40 @@ class Dataset(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """Name of the score's mean over agents: user accuracy or F1."""
-        return f"{'ua' if self.is_masked else 'f1'}_{self.name}"
+        """Name of the score's mean over agents."""
+        return metric(self.name)
 
 
-def is_embedded() -> bool:
-    """Whether all data sets are generated."""
-    return set(_DATASET.value) <= set(EMBEDDED)
+def metric(name: str) -> str:
+    """Name of a data set's score, a mean over agents: user accuracy or F1."""
+    return f"{'f1' if name in TAGGED or name == 'tags' else 'ua'}_{name}"
 
 
-def metrics() -> dict[str, str]:
-    """Names of the scores, and what they are."""
-    named: dict[str, str] = {}
-    for name in _DATASET.value:
-        if name in ("tags", *TAGGED):
-            named[f"f1_{name}"] = f"{name}: F1 of entities, mean over agents"
-        else:
-            named[f"ua_{name}"] = f"{name}: user accuracy"
-    return named
-
-
-def load(num_users: int) -> dict[str, Dataset]:
-    """The data sets that the flags name.
+def load(
+    names: list[str], num_users: int, seed: int, data_dir: str | None
+) -> dict[str, Dataset]:
+    """Data sets by name.
 
     Args:
+      names: of `EMBEDDED`, `TEXTS` and `TAGGED`.
       num_users: how many are needed of a generated one.
+      seed: of generated ones.
+      data_dir: where the others are.
     """
-    names, known = _DATASET.value, (*EMBEDDED, *TEXTS, *TAGGED)
+    known = (*EMBEDDED, *TEXTS, *TAGGED)
     if not names or not set(names) <= set(known) or len(set(names)) < len(names):
         raise InputError(
             f"Need different data sets among {', '.join(known)}, got "
             f"'{','.join(names)}'."
         )
-    return {name: Dataset(name, _content(name, num_users)) for name in names}
+    return {
+        name: Dataset(name, _content(name, num_users, seed, data_dir)) for name in names
+    }
 
 
-def _content(name: str, num_users: int) -> Documents | Tagged:
-    seed = common.SEED.value
+def _content(
+    name: str, num_users: int, seed: int, data_dir: str | None
+) -> Documents | Tagged:
     if name == "speakers":
         return speakers.speakers(num_users, seed=seed)
     if name == "tags":  # of others than those whose words are predicted
@@ -140,34 +113,17 @@ def _content(name: str, num_users: int) -> Documents | Tagged:
             for part in range(3)
         ]
         return Tagged(*parts)
-    if common.DATA_DIR.value is None:
+    if data_dir is None:
         raise InputError(f"Need --data_dir for --dataset={name}, got none.")
-    return (TEXTS | TAGGED)[name](common.DATA_DIR.value)
+    return (TEXTS | TAGGED)[name](data_dir)
 
 
-def vocabulary(datasets: dict[str, Dataset]) -> Pieces:
-    """All tasks' pieces: given, of generated words, or trained and kept."""
-    if _VOCABULARY.value is not None:
-        return word_pieces.read(_VOCABULARY.value)
-    texts = [text for dataset in datasets.values() for text in _training_texts(dataset)]
-    if is_embedded():
+def vocabulary(datasets: dict[str, Dataset], num_pieces: int) -> Pieces:
+    """All words of generated texts, or pieces that are learned from training texts."""
+    texts = [line for dataset in datasets.values() for line in _training_texts(dataset)]
+    if set(datasets) <= set(EMBEDDED):
         return word_pieces.whole_words(word for line in texts for word in line.split())
-    pieces = word_pieces.train(texts, _NUM_PIECES.value)
-    if common.WORKDIR.value is not None:
-        _keep(pieces, Path(common.WORKDIR.value) / "vocabulary.txt")
-    return pieces
-
-
-def _keep(pieces: Pieces, path: Path) -> None:
-    """Writes a vocabulary and names it in the flags: training it again may differ."""
-    if path.exists():
-        raise InputError(
-            f"Need a work folder without results, but {path} exists: choose another "
-            f"--workdir, or use it by --vocabulary={path}."
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    word_pieces.write(path, pieces)
-    flags.FLAGS["vocabulary"].value = str(path)
+    return word_pieces.train(texts, num_pieces)
 
 
 def _training_texts(dataset: Dataset) -> list[str]:
@@ -192,10 +148,17 @@ def task_of(dataset: Dataset, encoder: Encoder, length: int, pieces: Pieces) -> 
 
 
 def world(
-    dataset: Dataset, pieces: Pieces, num_agents: int, length: int, run: int
+    dataset: Dataset,
+    pieces: Pieces,
+    limits: Limits,
+    *,
+    num_agents: int,
+    length: int,
+    seed: int,
+    run: int,
 ) -> World:
     """Its agents' examples in one run: other users, or another division."""
-    rng = np.random.default_rng([common.SEED.value, run])
+    rng = np.random.default_rng([seed, run])
     content = dataset.content
     if isinstance(content, Tagged):
         return ner.world_of_sentences(
@@ -206,19 +169,19 @@ def world(
             num_agents=num_agents,
             length=length,
             share=SHARE.get(dataset.name, 1.0),
-            max_examples=_MAX_EXAMPLES.value,
+            max_examples=limits.max_examples,
         )
     corpus = masked.encode(content, pieces)
     users = text.select(
         corpus,
         num_agents=num_agents,
         run=run,
-        seed=common.SEED.value,
-        min_train=_MIN_TRAIN.value,
-        max_train=_MAX_TRAIN.value,
+        seed=seed,
+        min_train=limits.min_train,
+        max_train=limits.max_train,
     )
     return masked.world_of_users(
-        corpus, users, rng, pieces, length=length, max_examples=_MAX_EXAMPLES.value
+        corpus, users, rng, pieces, length=length, max_examples=limits.max_examples
     )
 
 

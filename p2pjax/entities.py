@@ -86,7 +86,7 @@ def found(predicted: Array, actual: Array, known: LabelSet) -> Found:
     is_right &= mine.stop == real.stop
 
     def per_type(counted: Array, kind: Array) -> Array:
-        every = jnp.arange(1, len(known.types) + 1, dtype=kind.dtype)
+        every = jnp.arange(1, len(known.types) + 1, dtype=kind.dtype)[None, None]
         return (counted[..., None] & (kind[..., None] == every)).sum((0, 1))
 
     return Found(

@@ -206,6 +206,16 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--num_samples=2",
             "--epochs=1",
         ),
+        "multi_task": (
+            "--dataset=speakers,tags",
+            "--num_agents=4",
+            "--length=12",
+            "--layers=1",
+            "--stream=4",
+            "--feed_forward=4",
+            "--min_train=1",
+            "--max_examples=8",
+        ),
     }[experiment]
     if "senteval" in flagfile.name:
         small += ("--dataset=topics",)

@@ -5,22 +5,31 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from lowering import assert_lowers
+from test_events import sequentially
 
 from p2pjax import (
+    data,
+    entities,
     events,
     graphs,
+    sharding,
     task_groups,
     tasks,
+    token_tasks,
     topology,
     training,
     waves,
 )
+from p2pjax.algorithms.asynchronous import Agent
 from p2pjax.algorithms.multi_task import multi_task
 from p2pjax.data import AgentData, World
+from p2pjax.models.encoder import Encoder, bert_tiny
+from p2pjax.simulate import on_test_sets_of_groups, simulate
 from p2pjax.task_groups import PerTask
 from p2pjax.topology import Topology
 from p2pjax.training import IN_PLACE, VMAP
-from p2pjax.types import Variables
+from p2pjax.types import InputError, Ratio, Variables
 
 # The thesis' examples on scalars: an encoder and a head, one step is an epoch.
 
@@ -179,3 +188,452 @@ def test_the_host_knows_who_is_frozen():
         np.testing.assert_array_equal(
             table.is_partial[own][place], np.asarray(expected)[trainings]
         )
+
+
+# Small networks: a common layer, and heads of different shapes.
+
+INPUTS, HIDDEN, SIZE = 5, 4, 4
+OUTPUTS = (3, 1)
+
+
+def linear_task(inputs, hidden, outputs, dtype=jnp.float32):
+    """Least squares through a common layer with tanh."""
+
+    def init(key):
+        keys = jax.random.split(key)
+        return Variables(
+            {
+                "encoder": {"kernel": jax.random.normal(keys[0], (inputs, hidden))},
+                "head": {"kernel": jax.random.normal(keys[1], (hidden, outputs))},
+            },
+            {},
+        )
+
+    def errors(variables, batch):
+        params = variables.params
+        features = jnp.tanh(batch["x"] @ params["encoder"]["kernel"])
+        return jnp.square(features @ params["head"]["kernel"] - batch["y"]).sum(1)
+
+    def loss(variables, batch, key):
+        del key
+        valid = batch["valid"].astype(dtype)
+        mean = (errors(variables, batch) * valid).sum() / valid.sum()
+        return mean, variables.stats
+
+    def evaluate(variables, batch):
+        valid = batch["valid"].astype(dtype)
+        total = Ratio((errors(variables, batch) * valid).sum(), valid.sum())
+        return {"error": total, "loss": total}
+
+    def init_in(key):
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), init(key))
+
+    return tasks.Task(init_in, loss, evaluate)
+
+
+def linear_world(rng, size, inputs, outputs, dtype=np.float32):
+    """Agents of one task with 3 to 9 examples."""
+
+    def split():
+        sizes = rng.integers(3, 10, size).astype(np.int32)
+        return AgentData(
+            {
+                "x": rng.normal(size=(size, 9, inputs)).astype(dtype),
+                "y": rng.normal(size=(size, 9, outputs)).astype(dtype),
+            },
+            sizes,
+        )
+
+    return World(split(), split(), split(), np.zeros(size, np.int32))
+
+
+def adam(task):
+    return training.gradient_descent(task, training.by_part(optax.adam(1e-2)))
+
+
+def linear_case(dtype=jnp.float32, **options):
+    """Two tasks of four agents on a clustered graph."""
+    rng = np.random.default_rng(0)
+    own = [linear_task(INPUTS, HIDDEN, outputs, dtype) for outputs in OUTPUTS]
+    groups = task_groups.groups(own, [SIZE, SIZE])
+    world = task_groups.joined_world(
+        [linear_world(rng, SIZE, INPUTS, outputs, dtype) for outputs in OUTPUTS]
+    )
+    defaults = {"batch_size": 4, "encoder_freeze": True}
+    graph = graphs.clustered(rng, world.cluster)
+    method = multi_task(groups, adam, graph, **(defaults | options))
+    return groups, world, graph, method
+
+
+def run_rounds(method, world, inputs, num_rounds):
+    state = method.init(jax.random.key(0), world)
+    step = jax.jit(method.round)
+    for t in range(num_rounds):
+        now = jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
+        state, info = step(jax.random.key(t), jnp.int32(t), now, state, world)
+    return state, info
+
+
+def one_agent(tree, groups, agent):
+    number = next(n for n, group in enumerate(groups) if agent < group.stop)
+    return task_groups.of_task(
+        lambda leaf, first: np.asarray(leaf)[agent - first],
+        tree,
+        number,
+        groups[number].start,
+    )
+
+
+def in_sequence(groups, world, graph, method, num_rounds, freezes, batch_size=4):
+    """One agent after the other, as the protocol is written, in plain Python."""
+    num_agents = groups[-1].stop
+    task = task_groups.task_of_agents([g.start for g in groups], num_agents)
+    to = topology.receivers(graph)
+    to = Topology(*(np.stack([leaf] * num_rounds) for leaf in to))
+    schedule = events.draw(
+        np.random.default_rng(5), to, np.asarray(world.train.size), num_rounds
+    )
+    state = method.init(jax.random.key(0), world)
+    start = [
+        (number, one_agent(state.agents, groups, number), False)
+        for number in range(num_agents)
+    ]
+    steps = [jax.jit(adam(group.task).step) for group in groups]
+    largest = [
+        next(iter(part.values())).shape[1] for part in world.train.examples.parts
+    ]
+    num_frozen = 0
+
+    def train(number, agent, model):
+        nonlocal num_frozen
+        _, (variables, opt_state, num_epochs), is_frozen = model
+        num_frozen += is_frozen
+        own = one_agent(world.train, groups, agent)
+        sampler = data.shuffled_epochs(batch_size, largest[task[agent]])
+        per_epoch = -(-int(own.size) // batch_size)
+        extra = training.Extra(frozen={"encoder": jnp.asarray(bool(is_frozen))})
+        for k in range(per_epoch):
+            step = jnp.int32(int(num_epochs) * per_epoch + k)
+            draw = sampler(jax.random.key(0), step, jnp.int32(own.size))
+            batch = data.take_batch(own.examples, draw)
+            variables, opt_state, _ = steps[task[agent]](
+                jax.random.key(0), variables, opt_state, batch, extra
+            )
+        return agent, Agent(variables, opt_state, num_epochs + 1), False
+
+    def merge(mine, theirs):
+        receiver, model, is_frozen = mine
+        sender, other, _ = theirs
+        params = dict(model.variables.params)
+        is_same = task[sender] == task[receiver]
+        for part in ("encoder", "head") if is_same else ("encoder",):
+            params[part] = jax.tree.map(
+                lambda a, b: (a + b) / 2, params[part], other.variables.params[part]
+            )
+        model = model._replace(variables=Variables(params, {}))
+        return receiver, model, is_frozen or (freezes and not is_same)
+
+    last = sequentially(schedule, start, train, merge)
+    return [model for _, model, _ in last], num_frozen
+
+
+@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@pytest.mark.parametrize("freezes", [True, False])
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_waves_equal_the_oracle_with_two_tasks(agent_loop, freezes):
+    """Double precision, Adam, 6 network epochs; weights and moments."""
+    with jax.enable_x64(True):
+        groups, world, graph, method = linear_case(
+            jnp.float64, encoder_freeze=freezes, agent_loop=agent_loop
+        )
+        inputs = method.plan(np.random.default_rng(5), world, 6)
+        state, _ = run_rounds(method, world, inputs, 6)
+        expected, num_frozen = in_sequence(groups, world, graph, method, 6, freezes)
+        assert (num_frozen > 5) == freezes
+        for agent, one in enumerate(expected):
+            mine = one_agent(state.agents, groups, agent)
+            for found, wanted in zip(*map(jax.tree.leaves, (mine, one)), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@jax.numpy_dtype_promotion("standard")
+def test_heads_never_meet_those_of_another_task(agent_loop):
+    """Heads of task 1 are not numbers, and nobody else notices."""
+    own = [scalar_task(jnp.ones(())), scalar_task(jnp.full((), jnp.nan))]
+    groups = task_groups.groups(own, [4, 4])
+    world = scalar_world(groups, np.arange(8.0), np.arange(8.0))
+    method = multi_task(
+        groups,
+        adam,
+        graphs.clustered(np.random.default_rng(0), world.cluster),
+        batch_size=1,
+        encoder_freeze=False,
+        agent_loop=agent_loop,
+    )
+    inputs = method.plan(np.random.default_rng(0), world, 4)
+    state, info = run_rounds(method, world, inputs, 4)
+    head = state.agents.variables.params["head"]
+    assert np.isfinite(head.parts[0]["x"]).all()
+    assert np.isnan(head.parts[1]["x"]).all()
+    assert np.isfinite(state.agents.variables.params["encoder"]["x"]).all()
+    assert np.isfinite(state.mailbox["params"]["head"].parts[0]["x"]).all()
+    np.testing.assert_array_equal(info.payload, 2 * info.sent)
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_an_agent_costs_its_own_parameters():
+    """20 + 20 agents: weights, two moments, and mail where others keep gradients.
+
+    A head of the first task is as large as the common part, one of the second is small.
+    """
+    inputs, hidden, outputs = 60, 100, (64, 2)
+    rng = np.random.default_rng(0)
+    own = [linear_task(inputs, hidden, k) for k in outputs]
+    groups = task_groups.groups(own, [20, 20])
+    world = task_groups.joined_world(
+        [linear_world(rng, 20, inputs, k) for k in outputs]
+    )
+    method = multi_task(
+        groups,
+        adam,
+        graphs.clustered(rng, world.cluster),
+        batch_size=4,
+        encoder_freeze=True,
+    )
+    sizes = [inputs * hidden + hidden * k for k in outputs]
+    needed = 4 * 4 * sum(20 * size for size in sizes)  # bytes
+    state = jax.eval_shape(method.init, jax.random.key(0), world)
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert needed <= held < 1.01 * needed
+    kernel = state.agents.variables.params["encoder"]["kernel"]
+    assert kernel.shape == (40, inputs, hidden)
+    heads = state.agents.variables.params["head"].parts
+    assert [head["kernel"].shape for head in heads] == [
+        (20, hidden, k) for k in outputs
+    ]
+    plan = method.plan(np.random.default_rng(0), world, 2)
+    compiled = (
+        jax.jit(method.round, donate_argnums=3)
+        .lower(
+            jax.random.key(0),
+            jnp.int32(0),
+            jax.tree.map(lambda leaf: leaf[0], plan),
+            state,
+            jax.tree.map(jnp.asarray, world),
+        )
+        .compile()
+    )
+    memory = compiled.memory_analysis()
+    not_reused = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    peak = held + memory.temp_size_in_bytes + not_reused
+    assert peak < 1.1 * needed, peak / needed
+
+
+def test_groups_and_worlds_are_checked():
+    own = [linear_task(INPUTS, HIDDEN, outputs) for outputs in OUTPUTS]
+    with pytest.raises(InputError, match="one task or more and agents of each"):
+        task_groups.groups(own, [3])
+    other = task_groups.groups([own[0], linear_task(INPUTS, 7, 1)], [4, 4])
+    ring = topology.ring(8)
+    with pytest.raises(InputError, match="same encoder in all tasks"):
+        multi_task(other, adam, ring, batch_size=4, encoder_freeze=False)
+    strange = tasks.Task(lambda key: Variables({"x": jnp.ones(())}, {}), None, None)
+    with pytest.raises(InputError, match="named encoder and head, got x"):
+        multi_task(
+            task_groups.groups([strange], [4]),
+            adam,
+            topology.ring(4),
+            batch_size=4,
+            encoder_freeze=False,
+        )
+    _, world, _, method = linear_case()
+    alone = jax.tree.map(lambda leaf: leaf[:7], world)
+    with pytest.raises(InputError, match="data of 8 agents, got 7"):
+        method.init(jax.random.key(0), alone)
+    inputs = method.plan(np.random.default_rng(0), world, 1)
+    with (
+        jax.set_mesh(sharding.agents_mesh(8, 2)),
+        pytest.raises(InputError, match="Need one device to train agents of different"),
+    ):
+        run_rounds(method, world, inputs, 1)
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_simulation_scores_every_agent_on_its_own_task():
+    groups, world, _, method = linear_case()
+    *_, last = simulate(
+        jax.random.key(0),
+        method,
+        world,
+        2,
+        eval_every=2,
+        evaluate=on_test_sets_of_groups(groups, ["error", "error"]),
+    )
+    models = method.models(last.state)
+    for agent in (0, 3, 4, 7):
+        variables, test = one_agent((models, world.test), groups, agent)
+        batch = data.whole_set(test.examples, test.size)
+        task = groups[agent // SIZE].task
+        total, weight = task.evaluate(variables, batch)["error"]
+        assert last.metrics["accuracy"][agent] == pytest.approx(total / weight, 1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(20, 20), (10, 10, 10, 10), (9, 6, 7, 5)])
+def test_a_third_of_what_anybody_hears_is_of_another_task(sizes):
+    """Clustered sparse graphs: all degrees 3, PT = 1/3."""
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    for seed in range(5):
+        graph = graphs.clustered(np.random.default_rng(seed), cluster)
+        assert graph.mask.shape == (len(cluster), 3)
+        assert graph.mask.all()
+        out_degree = np.bincount(graph.neighbor.ravel(), minlength=len(cluster))
+        assert (out_degree == 3).all()
+        foreign = (cluster[graph.neighbor] != cluster[:, None]).mean(1)
+        assert np.abs(foreign - 1 / 3).max() < 1e-9
+
+
+# Encoders of tokens.
+
+LENGTH, VOCAB, MASK = 8, 14, 4
+LABELS = entities.label_set(["O", "B-PER", "I-PER", "B-LOC"])
+
+
+def small_encoder():
+    return Encoder(VOCAB, 8, (2,), (6,), 4, num_positions=LENGTH, dropout=0.1)
+
+
+def token_case(**options):
+    rng = np.random.default_rng(1)
+    body = small_encoder()
+    own = [
+        token_tasks.masked_token(body, LENGTH, MASK),
+        token_tasks.tagging(body, LENGTH, LABELS),
+    ]
+    groups = task_groups.groups(own, [SIZE, SIZE])
+
+    def masked():
+        tokens = rng.integers(5, VOCAB, (SIZE, 6, LENGTH)).astype(np.int16)
+        tokens[..., 5] = MASK
+        y = rng.integers(5, VOCAB, (SIZE, 6)).astype(np.int32)
+        return AgentData({"tokens": tokens, "y": y}, np.full(SIZE, 6, np.int32))
+
+    def tagged():
+        tokens = rng.integers(5, VOCAB, (SIZE, 5, LENGTH)).astype(np.int16)
+        positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int16), tokens.shape)
+        labels = rng.integers(1, len(LABELS.names), tokens.shape).astype(np.int8)
+        examples = {"tokens": tokens, "positions": positions, "labels": labels}
+        return AgentData(examples, np.full(SIZE, 5, np.int32))
+
+    none = np.zeros(SIZE, np.int32)
+    world = task_groups.joined_world(
+        [World(*(kind() for _ in range(3)), none) for kind in (masked, tagged)]
+    )
+    defaults = {"batch_size": 4, "encoder_freeze": True}
+    graph = graphs.clustered(rng, world.cluster)
+    return groups, world, multi_task(groups, adam, graph, **(defaults | options))
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_a_frozen_encoder_and_its_moments_stay_bit_identical():
+    groups, world, _ = token_case()
+    learner = adam(groups[1].task)
+    variables = groups[1].task.init(jax.random.key(0))
+    own = one_agent(world.train, groups, SIZE)
+
+    @jax.jit
+    def epoch(carry, is_frozen):
+        return training.take_steps(
+            learner,
+            data.shuffled_epochs(2, 5),
+            jax.random.key(1),
+            own.examples,
+            jnp.int32(5),
+            training.Extra(frozen={"encoder": is_frozen}),
+            carry,
+            jnp.int32(0),
+            jnp.int32(3),
+        )[0]
+
+    before = epoch((variables, learner.init(variables)), jnp.asarray(False))
+    after = epoch(before, jnp.asarray(True))
+    free = epoch(before, jnp.asarray(False))
+    for number in range(2):  # parameters, moments and step counters
+        parts = [(state[0].params, state[1])[number] for state in (before, after, free)]
+        for old, same, moved in zip(
+            *(jax.tree.leaves(part["encoder"]) for part in parts), strict=True
+        ):
+            assert np.asarray(old).tobytes() == np.asarray(same).tobytes()
+            assert np.asarray(old).tobytes() != np.asarray(moved).tobytes()
+        for old, new in zip(
+            *(jax.tree.leaves(part["head"]) for part in parts[:2]), strict=True
+        ):
+            assert np.asarray(old).tobytes() != np.asarray(new).tobytes()
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_token_tasks_read_what_they_should():
+    """The mask sees nothing behind it; padding and what is not valid do not count."""
+    groups, world, _ = token_case()
+    for number, agent in enumerate((0, SIZE)):
+        task = groups[number].task
+        variables = task.init(jax.random.key(2))
+        test = one_agent(world.test, groups, agent)
+        examples = {name: np.array(leaf) for name, leaf in test.examples.items()}
+        if number == 1:
+            examples["labels"][:, 6:] = 0
+        score = jax.jit(task.evaluate)
+
+        def values(examples, size):
+            found = score(variables, data.whole_set(examples, jnp.int32(size)))  # noqa: B023
+            return {name: np.asarray(value) for name, value in found.items()}
+
+        all_of_them, fewer = values(examples, 4), values(examples, 3)
+        assert all_of_them["loss"][1] > fewer["loss"][1]
+        changed = {name: leaf.copy() for name, leaf in examples.items()}
+        if number == 0:
+            changed["tokens"][:, 6:] = 7  # behind the mask
+        else:
+            changed["positions"][:, 6:] = 0  # where there is no word
+        changed["tokens"][4:] = 9  # beyond the set
+        again = values(changed, 4)
+        for name in all_of_them:
+            np.testing.assert_array_equal(again[name], all_of_them[name])
+        if number == 0:
+            changed["tokens"][:, 3] = 6  # before the mask
+            assert values(changed, 4)["loss"][0] != all_of_them["loss"][0]
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_parameters_as_published():
+    """Masked tokens 8,323,258 and CoNLL 4,387,468, with the pooler's 16,512."""
+
+    def size(task):
+        params = jax.eval_shape(task.init, jax.random.key(0)).params
+        return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+    types = ("PER", "ORG", "LOC", "MISC")
+    labels = entities.label_set([f"{b}-{kind}" for kind in types for b in "BI"])
+    masked = token_tasks.masked_token(bert_tiny(), 16, 103)
+    assert size(masked) + 16_512 == 8_323_258
+    assert size(token_tasks.tagging(bert_tiny(), 16, labels)) + 16_512 == 4_387_468
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@jax.numpy_dtype_promotion("standard")
+def test_vmapped_round_lowers(platform):
+    _, world, method = token_case(agent_loop=VMAP, max_width=4)
+    assert_lowers(method, world, platform)
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")
+def test_forms_of_the_loop_agree_on_encoders():
+    results = []
+    for agent_loop in (IN_PLACE, VMAP):
+        _, world, method = token_case(agent_loop=agent_loop)
+        inputs = method.plan(np.random.default_rng(0), world, 3)
+        state, info = run_rounds(method, world, inputs, 3)
+        results.append((state.agents.variables, info.train_loss))
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
