@@ -45,10 +45,9 @@ _STUDY = flags.DEFINE_enum(
 )
 _DATASET = flags.DEFINE_list(
     "dataset",
-    list(task_data.EMBEDDED),
-    "Data sets, joined by commas, a task each: generated texts of speakers and their "
-    "tags (speakers, tags), or from --data_dir "
-    f"{', '.join([*task_data.TEXTS, *task_data.TAGGED])}.",
+    list(EMBEDDED[:2]),
+    f"Data sets, joined by commas, a task each: generated ({', '.join(EMBEDDED)}), "
+    f"or from --data_dir {', '.join([*task_data.TEXTS, *task_data.TAGGED])}.",
 )
 _VOCABULARY = flags.DEFINE_string(
     "vocabulary",

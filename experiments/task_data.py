@@ -26,7 +26,7 @@ from p2pjax.data import AgentData, World
 from p2pjax.models.encoder import Encoder
 from p2pjax.tasks import Task
 
-EMBEDDED = ("speakers", "tags")
+EMBEDDED = ("speakers", "tags", "speakers_2", "tags_2")  # the latter of other habits
 TEXTS: dict[str, Callable[[str], Documents]] = {
     "shakespeare": shakespeare.load,
     "chat": chat.load,
@@ -71,7 +71,7 @@ class Dataset(NamedTuple):
 
 def metric(name: str) -> str:
     """Name of a data set's score, a mean over agents: user accuracy or F1."""
-    return f"{'f1' if name in TAGGED or name == 'tags' else 'ua'}_{name}"
+    return f"{'f1' if name in (*TAGGED, 'tags', 'tags_2') else 'ua'}_{name}"
 
 
 def load(
@@ -99,9 +99,10 @@ def load(
 def _content(
     name: str, num_users: int, seed: int, data_dir: str | None
 ) -> Documents | Tagged:
-    if name == "speakers":
+    seed += name.endswith("_2")
+    if name.startswith("speakers"):
         return speakers.speakers(num_users, seed=seed)
-    if name == "tags":  # of others than those whose words are predicted
+    if name.startswith("tags"):  # of others than those whose words are predicted
         every = speakers.tagged_speakers(2 * num_users, seed=seed)[num_users:]
         cuts = [np.array([0, 60, 80, 100]) * len(own) // 100 for own in every]
         parts = [

@@ -13,7 +13,7 @@ from p2pjax.data import World, whole_set
 from p2pjax.sharding import place
 from p2pjax.task_groups import Group, of_task
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, map_agents
+from p2pjax.training import IN_PLACE, VMAP, map_agents
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 # (models of all agents, world) -> named values, [N] per agent or any other shape
@@ -122,29 +122,33 @@ def on_test_sets_of_groups(
     Args:
       groups: who has which task.
       scores: the metric of each task that is its score.
-      agent_loop: see `training.map_agents`.
+      agent_loop: `VMAP` takes all agents of a task in one batch, any other number one
+        after the other.
     """
 
     def evaluate_fn(models: Variables, world: World) -> dict[str, Array]:
         values = []
-        for number, (start, stop, task) in enumerate(groups):
+        for number, group in enumerate(groups):
 
             def one_agent(
-                _: PyTree, at: Array, number: int = number, task: Task = task
-            ) -> tuple[PyTree, PyTree]:
-                start = groups[number].start
+                at: Array, number: int = number, group: Group = group
+            ) -> dict[str, Array]:
                 variables, test = of_task(
                     lambda leaf, first: jnp.asarray(leaf)[at - first],
                     (models, world.test),
                     number,
-                    start,
+                    group.start,
                 )
-                sums = task.evaluate(variables, whole_set(test.examples, test.size))
+                batch = whole_set(test.examples, test.size)
+                sums = group.task.evaluate(variables, batch)
                 means = {name: total / weight for name, (total, weight) in sums.items()}
-                return (), {"accuracy": means[scores[number]], "loss": means["loss"]}
+                return {"accuracy": means[scores[number]], "loss": means["loss"]}
 
-            agents = jnp.arange(start, stop, dtype=jnp.int32)
-            values.append(map_agents(one_agent, agent_loop)((), agents)[1])
+            agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)
+            if agent_loop == VMAP:
+                values.append(jax.vmap(one_agent)(agents))
+            else:
+                values.append(jax.lax.map(one_agent, agents))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *values)
 
     return evaluate_fn

@@ -114,11 +114,7 @@ def in_place(
                     # A receiver of another task has no place for this task's leaves:
                     # they count nothing, and whoever is met instead stays the same.
                     total = jax.tree.map(
-                        lambda group, box, m: jnp.where(
-                            share[group] > 0,
-                            box + share[group].astype(m.dtype) * m,
-                            box,
-                        ),
+                        lambda group, box, m: _added(box, share[group], m),
                         groups,
                         _read(mailbox, task, start, at, slot),
                         message,
@@ -213,20 +209,14 @@ def in_batches(
                 to = jnp.where(is_event, wave.receiver[:, k], nobody)
                 share, slot = wave.coefficient[:, k], wave.receiver_slot[:, k]
                 weighted = jax.tree.map(
-                    lambda group, m: (
-                        share[:, group]  # noqa: B023
-                        .astype(m.dtype)
-                        .reshape((-1,) + (1,) * (m.ndim - 1))
-                        * m
-                    ),
+                    lambda group, m, share=share: _weighted(share[:, group], m),
                     groups,
                     message,
                 )
                 mailbox = in_task(
-                    lambda leaf, first, add: leaf.at[
-                        _place(leaf, first, to),  # noqa: B023
-                        slot,  # noqa: B023
-                    ].add(add, mode="drop"),
+                    lambda leaf, first, new, to=to, slot=slot: leaf.at[
+                        _place(leaf, first, to), slot
+                    ].add(new, mode="drop"),
                     mailbox,
                     task,
                     starts[task],
@@ -248,6 +238,12 @@ def in_batches(
         return jax.lax.fori_loop(0, _num_waves(tables), one_wave, state)
 
     return run
+
+
+def _weighted(share: Array, message: Array) -> Array:
+    """Every agent's message `[E, ...]` times its share `[E]`."""
+    axes = (-1,) + (1,) * (message.ndim - 1)
+    return share.astype(message.dtype).reshape(axes) * message
 
 
 def _num_waves(tables: tuple[Waves, ...]) -> Array:
