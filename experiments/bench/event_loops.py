@@ -1,0 +1,143 @@
+"""An asynchronous protocol by the waves of p2pjax, and one event after the other."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.bench import inputs
+from experiments.bench.jax_tasks import task_of
+from p2pjax import data, events, graphs, sharding, topology, training, waves
+from p2pjax.algorithms.p2p_bn import p2p_bn
+from p2pjax.data import AgentData, World
+from p2pjax.training import Extra, Learner
+from p2pjax.types import PyTree, Variables
+
+NUM_EPOCHS = 4  # that are drawn; the first, in which everybody wakes once, is not run
+
+
+def by_waves(
+    network: inputs.Network,
+    num_agents: int,
+    batch_size: int,
+    num_examples: int,
+    num_devices: int,
+) -> Callable[[], float]:
+    """Trainings in a network epoch of `p2p_bn`."""
+    sharding.use_cpu_devices(num_devices)
+    jax.set_mesh(sharding.agents_mesh(num_agents))
+    task = task_of(network)
+    learner = _learner(network)
+    method = p2p_bn(
+        task, learner, _graph(num_agents), batch_size=batch_size, fine_tuning=False
+    )
+    world = _world(network, num_agents, num_examples)
+    plan = method.plan(np.random.default_rng(0), world, NUM_EPOCHS)
+    world = sharding.place(world)
+    one_epoch = jax.jit(method.round, donate_argnums=3)
+    state = sharding.place(jax.jit(method.init)(jax.random.key(0), world))
+    number = 0
+
+    def run() -> float:
+        nonlocal state, number
+        at = 1 + number % (NUM_EPOCHS - 1)
+        tables = jax.tree.map(lambda leaf: leaf[at], plan)
+        state, _ = one_epoch(jax.random.key(0), jnp.int32(at), tables, state, world)
+        jax.block_until_ready(state)
+        number += 1
+        return float(tables.waves.width.sum())
+
+    return run
+
+
+def one_after_the_other(
+    network: inputs.Network, num_agents: int, batch_size: int, num_examples: int
+) -> Callable[[], float]:
+    """The same events in a Python loop over two jitted functions of one agent."""
+    learner = _learner(network)
+    world = _world(network, num_agents, num_examples)
+    schedule = _schedule(num_agents, world)
+    sampler = data.shuffled_epochs(batch_size, num_examples)
+    num_steps = data.steps_per_epoch(num_examples, batch_size)
+
+    @jax.jit
+    def train(number: jax.Array, params: PyTree, examples: PyTree) -> PyTree:
+        carry, _ = training.take_steps(
+            learner,
+            sampler,
+            jax.random.key(0),
+            examples,
+            jnp.int32(num_examples),
+            Extra(),
+            (Variables(params, {}), learner.init(Variables(params, {}))),
+            number * num_steps,
+            num_steps,
+        )
+        return carry[0].params
+
+    @partial(jax.jit, donate_argnums=0)
+    def merge(mine: PyTree, message: PyTree) -> PyTree:
+        return jax.tree.map(lambda a, b: (a + b) / 2, mine, message)
+
+    first = jax.jit(task_of(network).init)(jax.random.key(0)).params
+    models = [jax.tree.map(jnp.copy, first) for _ in range(num_agents)]
+    examples = [
+        {name: jnp.asarray(leaf[n]) for name, leaf in world.train.examples.items()}
+        for n in range(num_agents)
+    ]
+    epochs = [np.flatnonzero(schedule.epoch == e) for e in range(NUM_EPOCHS)]
+    arrivals: dict[int, list[int]] = {}
+    for receiver, source in zip(schedule.receiver, schedule.source, strict=True):
+        arrivals.setdefault(int(source), []).append(int(receiver))
+    number = 0
+
+    def run() -> float:
+        nonlocal number
+        at = 1 + number % (NUM_EPOCHS - 1)
+        for event in epochs[at].tolist():
+            agent = int(schedule.agent[event])
+            models[agent] = train(jnp.int32(event), models[agent], examples[agent])
+            for receiver in arrivals.get(event, ()):
+                models[receiver] = merge(models[receiver], models[agent])
+        jax.block_until_ready(models)
+        number += 1
+        return float(len(epochs[at]))
+
+    return run
+
+
+def wave_width(
+    network: inputs.Network, num_agents: int, num_examples: int
+) -> Callable[[], float]:
+    """Trainings per wave, which is what several devices can share."""
+    world = _world(network, num_agents, num_examples)
+    packed, _ = waves.pack(_schedule(num_agents, world), num_agents, NUM_EPOCHS)
+    width = waves.mean_width(packed)
+    return lambda: width
+
+
+def _learner(network: inputs.Network) -> Learner:
+    return training.gradient_descent(task_of(network), optax.sgd(0.01))
+
+
+def _graph(num_agents: int) -> topology.Topology:
+    return graphs.directed_regular(np.random.default_rng(0), num_agents, 3)
+
+
+def _schedule(num_agents: int, world: World) -> events.Schedule:
+    to = topology.receivers(topology.stack([_graph(num_agents)]))
+    to = jax.tree.map(lambda leaf: np.repeat(leaf, NUM_EPOCHS, axis=0), to)
+    rng = np.random.default_rng(0)
+    return events.draw(rng, to, np.asarray(world.train.size), NUM_EPOCHS)
+
+
+def _world(network: inputs.Network, num_agents: int, num_examples: int) -> World:
+    x, y = inputs.examples(network, num_agents, num_examples)
+    sizes: Any = np.full(num_agents, num_examples, np.int32)
+    train = AgentData({"x": x, "y": y}, sizes)
+    few = AgentData({"x": x[:, :1], "y": y[:, :1]}, np.ones_like(sizes))
+    return World(train, few, few, np.zeros(num_agents, np.int32))

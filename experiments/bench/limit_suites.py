@@ -1,0 +1,118 @@
+"""How far it goes: many agents, memory, compilation."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.bench.harness import (
+    NUM_CORES,
+    Medians,
+    Suite,
+    System,
+    Workload,
+    gigabytes,
+    milliseconds,
+    rate,
+)
+from experiments.bench.inputs import Network, Training
+
+WIDTHS = (784, 300, 100, 10)
+
+
+def scale(
+    num_agents: Sequence[int] = (100, 1000, 10_000),
+    widths: Sequence[int] = WIDTHS,
+    num_updates: int = 100_000,
+) -> Suite:
+    """The headline's steps with more and more agents."""
+    network = {"kind": "mlp", "widths": list(widths)}
+    systems = {
+        f"p2pjax_{n}": _rounds(network, n, num_rounds=max(1, num_updates // (10 * n)))
+        for n in num_agents
+    }
+    few, many = f"p2pjax_{min(num_agents)}", f"p2pjax_{max(num_agents)}"
+
+    def ratios(found: Medians) -> dict[str, float]:
+        rates = found["agents"]
+        return {f"cost {many}/{few}": rates[few] / rates[many]}
+
+    return Suite((Workload("agents", "agent-steps/s", rate, systems),), ratios)
+
+
+def memory(
+    sizes: Sequence[tuple[int, Sequence[int]]] = (
+        (10_000, WIDTHS),
+        (100_000, (784, 10)),
+    ),
+) -> Suite:
+    """Peak of the process, by agents and their network; parameters alone to compare."""
+    workloads, held = [], {}
+    for num_agents, widths in sizes:
+        network = {"kind": "mlp", "widths": list(widths)}
+        products = itertools.pairwise(widths)
+        num_parameters = sum((a + 1) * b for a, b in products)
+        name = f"{num_agents}_agents_{num_parameters}_parameters"
+        held[name] = 4 * num_agents * num_parameters / 1e9
+        systems = {"p2pjax": _rounds(network, num_agents, num_steps=1)}
+        workloads.append(Workload(name, "GB", gigabytes, systems))
+
+    def ratios(found: Medians) -> dict[str, float]:
+        return {
+            f"{name}: peak/parameters": found[name]["p2pjax"] / alone
+            for name, alone in held.items()
+        }
+
+    return Suite(workloads, ratios)
+
+
+def compilation(
+    networks: Sequence[Network] = (
+        {"kind": "mlp", "widths": list(WIDTHS)},
+        {"kind": "cnn", "image": [32, 32, 3], "channels": [32, 64], "dense": [512]},
+        {"kind": "gru", "words": 10_000, "units": 100, "length": 10},
+        {"kind": "encoder", "words": 30_522, "length": 64},
+    ),
+    num_agents: int = 10,
+) -> Suite:
+    """From Python to a program: without and with a compilation cache on disk."""
+    workloads = []
+    for network in networks:
+        systems = {
+            name: _rounds(
+                network,
+                num_agents,
+                function="compilation",
+                batch_size=16,
+                more={"cached": name == "p2pjax_cached"},
+            )
+            for name in ("p2pjax", "p2pjax_cached")
+        }
+        name = f"compile_{network['kind']}"
+        workloads.append(Workload(name, "ms", milliseconds, systems))
+
+    def ratios(found: Medians) -> dict[str, float]:
+        return {
+            f"{one.name}: cold/cached": found[one.name]["p2pjax"]
+            / found[one.name]["p2pjax_cached"]
+            for one in workloads
+        }
+
+    return Suite(workloads, ratios)
+
+
+def _rounds(
+    network: Network,
+    num_agents: int,
+    *,
+    function: str = "rounds",
+    batch_size: int = 50,
+    num_steps: int = 10,
+    num_rounds: int = 1,
+    more: dict[str, Any] | None = None,
+) -> System:
+    """A system of its own per size; agents have one mini-batch of examples each."""
+    want = Training(
+        network, num_agents, batch_size, num_steps, num_rounds, num_examples=batch_size
+    )
+    arguments = {"setting": want._asdict(), "num_devices": NUM_CORES, **(more or {})}
+    return System("p2pjax_training", function, arguments)

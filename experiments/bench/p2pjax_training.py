@@ -1,0 +1,97 @@
+"""p2pjax on the training workloads: local steps and mixing, one jitted round."""
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.bench import inputs
+from experiments.bench.jax_tasks import task_of
+from p2pjax import data, mixing, owners, sharding, training
+from p2pjax.data import AgentData
+from p2pjax.mixing import Peers
+from p2pjax.types import Array, PyTree, Variables
+
+
+def rounds(setting: dict[str, Any], num_devices: int) -> Callable[[], float]:
+    """Updates done by all agents in a run."""
+    sharding.use_cpu_devices(num_devices)
+    want = inputs.Training(**setting)
+    one_round, state, agents, peers = build(want)
+
+    def run() -> float:
+        nonlocal state
+        for _ in range(want.num_rounds):
+            state = one_round(state, agents, peers)
+        jax.block_until_ready(state)
+        return want.updates
+
+    return run
+
+
+def build(want: inputs.Training) -> tuple[Callable, PyTree, AgentData, Peers]:
+    """The jitted round and what it is called with; sets the mesh."""
+    jax.set_mesh(sharding.agents_mesh(want.num_agents))
+    task = task_of(want.network)
+    learner = training.gradient_descent(task, optax.sgd(0.01))
+    learner = training.per_sample(learner) if want.per_sample else learner
+    train = training.local_training(
+        learner,
+        data.cyclic_window(want.batch_size),
+        want.num_steps,
+        training.fastest_agent_loop(task),
+    )
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    plan = owners.whole_model(want.num_agents, shapes.params)
+
+    @partial(jax.jit, donate_argnums=0)
+    def one_round(state: PyTree, agents: AgentData, peers: Peers) -> PyTree:
+        step, variables, opt_state = state
+        variables, opt_state, _ = train(
+            jax.random.key(0), step, variables, opt_state, agents
+        )
+        params = mixing.mix(
+            variables.params, plan, lambda owner: mixing.best(peers, owner)
+        )
+        variables = variables._replace(params=params)
+        return step + want.num_steps, variables, opt_state
+
+    @jax.jit
+    def start(key: Array) -> Variables:
+        return jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (want.num_agents, *leaf.shape)),
+            task.init(key),
+        )
+
+    x, y = inputs.examples(want.network, want.num_agents, want.num_examples)
+    sizes = np.full(want.num_agents, want.num_examples, np.int32)
+    ids = inputs.peer_ids(want.num_agents, want.degree)
+    weight = np.full(ids.shape, 1 / ids.shape[1], np.float32)
+    agents = sharding.place(AgentData({"x": x, "y": y}, sizes))
+    peers = sharding.place(Peers(ids, weight))
+    variables = sharding.place(start(jax.random.key(0)))
+    state = jnp.int32(0), variables, jax.vmap(learner.init)(variables)
+    return one_round, state, agents, peers
+
+
+def compilation(
+    setting: dict[str, Any], num_devices: int, cached: bool
+) -> Callable[[], float]:
+    """Tracing and compiling a round; counts programs."""
+    sharding.use_cpu_devices(num_devices)
+    if cached:
+        jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    one_round, *arguments = build(inputs.Training(**setting))
+
+    def run() -> float:
+        jax.clear_caches()
+        one_round.lower(*arguments).compile()
+        return 1.0
+
+    return run

@@ -1,0 +1,27 @@
+"""All suites by name; each is a function of its sizes."""
+
+from collections.abc import Callable
+
+from experiments.bench import (
+    limit_suites,
+    mixing_suites,
+    protocol_suites,
+    training_suites,
+)
+from experiments.bench.harness import Suite
+
+SUITES: dict[str, Callable[..., Suite]] = {
+    "headline": training_suites.headline,
+    "small": training_suites.small,
+    "per_sample": training_suites.per_sample,
+    "cnn": training_suites.cnn,
+    "gru": training_suites.gru,
+    "encoder": training_suites.encoder,
+    "mixing": mixing_suites.mixing,
+    "slices": mixing_suites.slices,
+    "selection": protocol_suites.selection,
+    "events": protocol_suites.events,
+    "scale": limit_suites.scale,
+    "memory": limit_suites.memory,
+    "compile": limit_suites.compilation,
+}
