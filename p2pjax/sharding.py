@@ -66,7 +66,7 @@ def check_single_device(purpose: str) -> None:
     """Refuses a mesh of several devices for what can only be done on one."""
     if _is_spread():
         raise InputError(
-            f"Need one device to {purpose}, got {jax.sharding.get_mesh().size}: use a "
+            f"Need one device to {purpose}, got {_num_devices()}: use a "
             "mesh of one (--num_devices=1), or batches (--agent_loop=0)."
         )
 
@@ -104,8 +104,12 @@ def from_next(tree: PyTree) -> PyTree:
 
 
 def _is_spread() -> bool:
+    return _num_devices() > 1
+
+
+def _num_devices() -> int:
     mesh = jax.sharding.get_abstract_mesh()
-    return AXIS in mesh.axis_names and mesh.shape[AXIS] > 1
+    return mesh.shape[AXIS] if AXIS in mesh.axis_names else 1
 
 
 def place(tree: PyTree) -> PyTree:

@@ -476,7 +476,8 @@ def test_simulation_scores_every_agent_on_its_own_task():
         batch = data.whole_set(test.examples, test.size)
         task = groups[agent // SIZE].task
         total, weight = task.evaluate(variables, batch)["error"]
-        assert last.metrics["accuracy"][agent] == pytest.approx(total / weight, 1e-5)
+        expected = float(total / weight)
+        assert last.metrics["accuracy"][agent] == pytest.approx(expected, 1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(20, 20), (10, 10, 10, 10), (9, 6, 7, 5)])

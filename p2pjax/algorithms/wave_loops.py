@@ -81,18 +81,29 @@ def in_place(
                     data,
                     validation,
                 )
-                emptied = jax.tree.map(
-                    lambda leaf: jnp.where(event.has_mail, jnp.zeros_like(leaf), leaf),
-                    mail,
-                )
                 state = AsynchronousState(
                     _write(agents, agent, task, start, at),
-                    _write(mailbox, emptied, task, start, at, event.slot),
+                    mailbox,
                     _put(loss, last, at),
                 )
                 return jax.lax.optimization_barrier(state)  # see `mixing._mix_block`
 
-            return jax.lax.fori_loop(0, is_mine.sum(), one_training, state)
+            # In a loop of its own: XLA:CPU copies all mailboxes once per training where
+            # one loop both reads and empties them.
+            def one_emptying(i: Array, mailbox: PyTree) -> PyTree:
+                event, at = _take(mine[i], _per_event(wave)), place[mine[i]]
+                emptied = jax.tree.map(
+                    lambda leaf: jnp.where(event.has_mail, jnp.zeros_like(leaf), leaf),
+                    _read(mailbox, task, start, at, event.slot),
+                )
+                return jax.lax.optimization_barrier(
+                    _write(mailbox, emptied, task, start, at, event.slot)
+                )
+
+            num_mine = is_mine.sum()
+            state = jax.lax.fori_loop(0, num_mine, one_training, state)
+            mailbox = jax.lax.fori_loop(0, num_mine, one_emptying, state.mailbox)
+            return state._replace(mailbox=mailbox)
 
         def post_all(task: int, wave: Waves, state: AsynchronousState) -> PyTree:
             start = starts[task]
@@ -100,7 +111,7 @@ def in_place(
             place = wave.agent - first
             is_mine = _is_mine(wave, place, num_own)
 
-            def one_posting(i: Array, mailbox: PyTree) -> PyTree:
+            def one_posting(i: Array, state: AsynchronousState) -> AsynchronousState:
                 at = jnp.clip(place[i], 0, num_own - 1)
                 sender = _read(state.agents.variables, task, start, at)
                 message = sharding.from_owner(shared(sender, local), is_mine[i])
@@ -123,10 +134,12 @@ def in_place(
                         _write(mailbox, total, task, start, at, slot)
                     )
 
-                return jax.lax.fori_loop(0, is_mine_too.sum(), one_message, mailbox)
+                mailbox = jax.lax.fori_loop(
+                    0, is_mine_too.sum(), one_message, state.mailbox
+                )
+                return state._replace(mailbox=mailbox)
 
-            mailbox = jax.lax.fori_loop(0, wave.width, one_posting, state.mailbox)
-            return state._replace(mailbox=mailbox)
+            return jax.lax.fori_loop(0, wave.width, one_posting, state)
 
         def one_wave(number: Array, state: AsynchronousState) -> AsynchronousState:
             of_tasks = [_take(number, table) for table in tables]
