@@ -45,7 +45,7 @@ def count_ngrams(texts: Sequence[str]) -> sparse.csr_matrix:
             columns.append(column)
             signs.append(sign)
     shape = (len(texts), NUM_BINS)
-    return sparse.csr_matrix((np.float32(signs), (rows, columns)), shape)
+    return sparse.csr_matrix((np.asarray(signs, np.float32), (rows, columns)), shape)
 
 
 def embed(

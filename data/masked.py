@@ -74,7 +74,9 @@ def world_of_users(
         return stack_agents(agents)
 
     return World(
-        *map(stacked, (corpus.train, corpus.valid, corpus.test)),
+        stacked(corpus.train),
+        stacked(corpus.valid),
+        stacked(corpus.test),
         cluster=np.unique(corpus.group[users], return_inverse=True)[1].astype(np.int32),
     )
 

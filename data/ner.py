@@ -24,7 +24,7 @@ from p2pjax.entities import LabelSet
 from p2pjax.types import InputError
 
 # Names of the parts' files, the public ones last; each may be packed by gzip.
-FILES = {
+FILES: dict[str, dict[str, tuple[str, ...]]] = {
     "conll2003": {
         "train": ("conll2003_train.txt", "eng.train", "train.txt"),
         "valid": ("conll2003_valid.txt", "eng.testa", "valid.txt"),
@@ -175,7 +175,8 @@ def world_of_sentences(
             ]
         )
 
-    return World(*map(divided, tagged), cluster=np.zeros(num_agents, np.int32))
+    train, valid, test = map(divided, tagged)
+    return World(train, valid, test, np.zeros(num_agents, np.int32))
 
 
 def texts(sentences: Iterable[Sentence]) -> list[str]:

@@ -65,10 +65,11 @@ def load(data_dir: str | Path, names: tuple[str, ...] = TASKS) -> list[Texts]:
     if not all((path / name).is_dir() for name in names):
         wanted = (f"folders {', '.join(names)}", *PACKED)
         raise not_found(path, wanted, "SentEval")
-    return [
-        _task(name, *(_lines(path / name / file) for file in FILES[name]), str(path))
-        for name in names
-    ]
+    tasks = []
+    for name in names:
+        one, other = (_lines(path / name / file) for file in FILES[name])
+        tasks.append(_task(name, one, other, str(path)))
+    return tasks
 
 
 def topics(num_texts: int = 60, seed: int = 0) -> list[Texts]:

@@ -34,7 +34,7 @@ from p2pjax.algorithms.complete_training import (
     until_converged,
 )
 from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.data import AgentData, Examples, World, num_agents
+from p2pjax.data import AgentData, Examples, World, num_agents, over_splits
 from p2pjax.models.cnn import CNN
 from p2pjax.models.mlp import MLP
 from p2pjax.simulate import on_test_sets
@@ -106,6 +106,7 @@ _TEST_SIZE = flags.DEFINE_integer(
 def load_examples() -> Examples:
     """The data set that the flags name."""
     own: dict[str, Callable[[str], Any]]
+    embedded: Callable[[], Examples]
     if _STUDY.value == "hospital":
         embedded = partial(hospital.synthetic, 4000, common.SEED.value)
         note, own = "made-up patients are used", {"hospital": hospital.load}
@@ -157,8 +158,7 @@ def pooled(world: World) -> World:
         joined = {k: np.asarray(v)[is_real][None] for k, v in split.examples.items()}
         return AgentData(joined, np.asarray([sizes.sum()], np.int32))
 
-    splits = map(together, (world.train, world.valid, world.test))
-    return World(*splits, np.zeros(1, np.int32))
+    return over_splits(together, [world], np.zeros(1, np.int32))
 
 
 def make_task(examples: Examples) -> Task:
@@ -196,7 +196,7 @@ def factors_of(scheme: str) -> Factors | None:
 def build_program(scheme: str, task: Task) -> Program:
     """A scheme, ready to run on any number of hosts."""
     learner = training.gradient_descent(task, optax.adam(common.learning_rate(1e-3)))
-    on_tests = on_test_sets(task, common.agent_loop())
+    on_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         return dict(on_tests(models, world)) | {
@@ -208,7 +208,11 @@ def build_program(scheme: str, task: Task) -> Program:
 
 
 def _algorithm(scheme: str, task: Task, learner: Learner) -> Algorithm:
-    options = {"batch_size": common.BATCH_SIZE.value, "agent_loop": common.agent_loop()}
+    agent_loop = common.agent_loop(task)
+    options: dict[str, Any] = {
+        "batch_size": common.BATCH_SIZE.value,
+        "agent_loop": agent_loop,
+    }
     if scheme in ("fedavg_1", "fedavg_5"):
         epochs = int(scheme[-1])
         return fedavg(task, learner, num_clients=None, num_epochs=epochs, **options)
@@ -224,9 +228,10 @@ def _algorithm(scheme: str, task: Task, learner: Learner) -> Algorithm:
         local = until_converged(task, learner, rule, **options)
     else:
         local = for_epochs(learner, 1, **options)
-    stops = _STOP_AFTER.value is not None and factors is not None
-    stop = Stable(_STOP_AFTER.value) if stops else None
-    return combination(task, local, factors, stop=stop, agent_loop=common.agent_loop())
+    stop = None
+    if _STOP_AFTER.value is not None and factors is not None:
+        stop = Stable(_STOP_AFTER.value)
+    return combination(task, local, factors, stop=stop, agent_loop=agent_loop)
 
 
 def make_jobs() -> list[runner.Job]:

@@ -106,10 +106,11 @@ def settle_defaults() -> None:
     FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
 
 
-def agent_loop(task: Task) -> int:
+def agent_loop(task: Task | None = None) -> int:
     """How many agents train side by side.
 
-    The first network that asks settles it, so that run.flags has it.
+    The first network that asks settles it, so that run.flags has it; without a network
+    the machine alone does.
     """
     if AGENT_LOOP.value is None:
         FLAGS["agent_loop"].value = training.fastest_agent_loop(task)

@@ -146,11 +146,11 @@ def make_algorithm(
     options: dict[str, Any] = {
         "batch_size": common.BATCH_SIZE.value,
         "num_epochs": _NUM_EPOCHS.value,
-        "agent_loop": common.agent_loop(),
+        "agent_loop": common.agent_loop(task),
     }
     served = options | {"num_clients": None}
     bends = CURVATURES[_CURVATURE.value](task)
-    own = {"before_averaging": _BEFORE_AVERAGING.value}
+    own: dict[str, Any] = {"before_averaging": _BEFORE_AVERAGING.value}
     penalised = {"strength": strength, **served}
     if method == "fedavg" and _BEFORE_AVERAGING.value:
         return fedcurv(task, learner, bends, strength=0.0, **served, **own)
@@ -211,7 +211,7 @@ def make_jobs() -> list[runner.Job]:
     task = make_task(num_inputs, num_classes)
     learner = training.gradient_descent(task, optax.sgd(common.learning_rate(0.1)))
     num_agents = worlds(0).train.size.shape[0]
-    on_tests = on_test_sets(task, common.agent_loop())
+    on_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         norm = metrics.parameter_norm(models.params)

@@ -132,8 +132,8 @@ def _links(row: Row) -> Row | None:
     if not is_valid:
         return None
     used = links[(links[:, 2] > 0) & (links[:, 0] != links[:, 1])]
-    ends = used[:, :2].astype(int).T
-    return row | {"found": Exchanges(row["run"], cluster, *ends, used[:, 2])}
+    receiver, sender = used[:, :2].astype(int).T
+    return row | {"found": Exchanges(row["run"], cluster, receiver, sender, used[:, 2])}
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

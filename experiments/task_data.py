@@ -197,7 +197,5 @@ def concatenated(worlds: list[World]) -> World:
         return AgentData(examples, np.concatenate([split.size for split in splits]))
 
     same = agent_data.same_widths(worlds)
-    return World(
-        *(join(*(world[part] for world in same)) for part in range(3)),
-        cluster=np.concatenate([world.cluster for world in same]),
-    )
+    cluster = np.concatenate([world.cluster for world in same])
+    return agent_data.over_splits(join, same, cluster)

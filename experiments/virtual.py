@@ -353,7 +353,7 @@ METHODS: dict[str, Callable[[Layout, tuple[int, ...]], Program]] = {
 
 
 def _program(algorithm: Algorithm, task: Task) -> Program:
-    return Program(algorithm, on_test_sets(task, common.agent_loop()))
+    return Program(algorithm, on_test_sets(task, common.agent_loop(task)))
 
 
 def _adam() -> optax.GradientTransformation:

@@ -72,7 +72,7 @@ def hessian(task: Task, chunk: int = 32) -> Curvature:
         flat, unflatten = ravel_pytree(variables.params)
         batch = whole_set(examples, size)
 
-        def loss_of(flat: Array) -> Array:
+        def loss_of(flat: jax.Array) -> Array:
             params = unflatten(flat)
             return task.loss(variables._replace(params=params), batch, key)[0]
 

@@ -173,8 +173,22 @@ def same_widths(worlds: Sequence[World]) -> list[World]:
         longest = max(next(iter(s.examples.values())).shape[1] for s in splits)
         return [widened(split, longest) for split in splits]
 
-    splits = [pad([world[part] for world in worlds]) for part in range(3)]
-    return list(map(World, *splits, [world.cluster for world in worlds]))
+    train = pad([world.train for world in worlds])
+    valid = pad([world.valid for world in worlds])
+    test = pad([world.test for world in worlds])
+    return list(map(World, train, valid, test, [world.cluster for world in worlds]))
+
+
+def over_splits(
+    fn: Callable[..., AgentData], worlds: Sequence[World], cluster: Array
+) -> World:
+    """`fn(train of every world, ...)`, and so for validation and test."""
+    return World(
+        fn(*(world.train for world in worlds)),
+        fn(*(world.valid for world in worlds)),
+        fn(*(world.test for world in worlds)),
+        cluster,
+    )
 
 
 def num_agents(world: World) -> int:

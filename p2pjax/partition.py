@@ -263,7 +263,10 @@ def hold_out(world: World, share: float) -> World:
                 f"Need two training examples or more to hold some out, got {size} of "
                 f"agent {n}."
             )
-        own = {name: leaf[n, :size] for name, leaf in world.train.examples.items()}
+        own = {
+            name: np.asarray(leaf)[n, :size]
+            for name, leaf in world.train.examples.items()
+        }
         is_held = np.zeros(size, bool)
         for label in np.unique(own["y"]):
             rows = np.flatnonzero(own["y"] == label)

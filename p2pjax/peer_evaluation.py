@@ -58,7 +58,7 @@ def over_pairs(
         place = jnp.argsort(wanted)
         pairs = _Pairs(place // num_slots, wanted[place], place)
         value = jax.eval_shape(lambda *both: pair_fn(*_row(both, 0)), models, own)
-        values = jnp.zeros(wanted.shape, value.dtype)
+        values: Array = jnp.zeros(wanted.shape, value.dtype)
         first, num_shards = sharding.first_agent(num_own), sharding.num_shards()
         for shard in range(num_shards):
             here = pairs._replace(model=pairs.model - first)
@@ -87,7 +87,7 @@ def _by_model(
 
         def one_pair(i: Array, values: Array) -> Array:
             value = pair_fn(model, _row(own, pairs.agent[i]))
-            return values.at[pairs.place[i]].set(value)
+            return jnp.asarray(values).at[pairs.place[i]].set(value)
 
         return jax.lax.fori_loop(starts[number], starts[number + 1], one_pair, values)
 
@@ -113,7 +113,7 @@ def _side_by_side(
         asked = jnp.clip(some.model, 0, last)
         found = jax.vmap(pair_fn)(_row(models, asked), _row(own, some.agent))
         place = jnp.where(is_pair, some.place, len(values))
-        return values.at[place].set(found, mode="drop")
+        return jnp.asarray(values).at[place].set(found, mode="drop")
 
     num_chunks = (stop - start + width - 1) // width
     return jax.lax.fori_loop(0, num_chunks, some_pairs, values)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.data import AgentData, World, num_agents
+from p2pjax.data import AgentData, World, num_agents, over_splits
 from p2pjax.tasks import Task
 from p2pjax.types import Array, InputError, PyTree
 
@@ -86,17 +86,15 @@ def joined(
 def joined_world(worlds: Sequence[World]) -> World:
     """The world of all tasks' agents; clusters are the tasks."""
 
-    def join(splits: Sequence[AgentData]) -> AgentData:
+    def join(*splits: AgentData) -> AgentData:
         examples: Any = PerTask(tuple(split.examples for split in splits))
         return AgentData(
             examples, np.concatenate([np.asarray(split.size) for split in splits])
         )
 
     sizes = [num_agents(world) for world in worlds]
-    return World(
-        *(join([world[split] for world in worlds]) for split in range(3)),
-        cluster=np.repeat(np.arange(len(worlds), dtype=np.int32), sizes),
-    )
+    cluster = np.repeat(np.arange(len(worlds), dtype=np.int32), sizes)
+    return over_splits(join, worlds, cluster)
 
 
 def of_task(

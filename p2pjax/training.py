@@ -34,15 +34,17 @@ CHUNK = 10  # so many at a time: for small networks on CPUs
 SMALL_BYTES = 64_000  # parameters of one agent up to which chunks are faster
 
 
-def fastest_agent_loop(task: Task, backend: str | None = None) -> int:
+def fastest_agent_loop(task: Task | None, backend: str | None = None) -> int:
     """The form of the agent loop that suits a network and the machine.
 
     Args:
-      task: whose network it is.
+      task: whose network it is; None if it is not known.
       backend: `cpu` or an accelerator; JAX's default one if not given.
     """
     if (backend or jax.default_backend()) != "cpu":
         return VMAP
+    if task is None:
+        return IN_PLACE
     params = jax.tree.leaves(jax.eval_shape(task.init, jax.random.key(0)).params)
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
     convolves = any(leaf.ndim == 4 for leaf in params)

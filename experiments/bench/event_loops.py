@@ -62,7 +62,7 @@ def one_after_the_other(
     world = _world(network, num_agents, num_examples)
     schedule = _schedule(num_agents, world)
     sampler = data.shuffled_epochs(batch_size, num_examples)
-    num_steps = data.steps_per_epoch(num_examples, batch_size)
+    num_steps = -(-num_examples // batch_size)
 
     @jax.jit
     def train(number: jax.Array, params: PyTree, examples: PyTree) -> PyTree:

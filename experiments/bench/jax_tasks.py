@@ -41,7 +41,7 @@ def _tagging(num_words: int, length: int) -> Task:
         )
 
     def losses(variables: Variables, batch: Batch) -> Array:  # [B]
-        logits = module.apply({"params": variables.params}, batch["x"])
+        logits = jnp.asarray(module.apply({"params": variables.params}, batch["x"]))
         return tasks.softmax_cross_entropy(logits, batch["y"]).mean(1)
 
     def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:

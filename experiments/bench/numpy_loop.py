@@ -68,4 +68,4 @@ def update(model: list[Layer], x: np.ndarray, target: np.ndarray) -> None:
 
 def _mean(layers: list[Layer]) -> Layer:
     kernels, biases = zip(*layers, strict=True)
-    return sum(kernels) / len(layers), sum(biases) / len(layers)  # type: ignore
+    return sum(kernels) / len(layers), sum(biases) / len(layers)

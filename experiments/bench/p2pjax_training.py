@@ -15,7 +15,7 @@ from experiments.bench.jax_tasks import task_of
 from p2pjax import data, mixing, owners, sharding, training
 from p2pjax.data import AgentData
 from p2pjax.mixing import Peers
-from p2pjax.types import Array, PyTree, Variables
+from p2pjax.types import Key, PyTree, Variables
 
 
 def rounds(setting: dict[str, Any], num_devices: int) -> Callable[[], float]:
@@ -34,7 +34,7 @@ def rounds(setting: dict[str, Any], num_devices: int) -> Callable[[], float]:
     return run
 
 
-def build(want: inputs.Training) -> tuple[Callable, PyTree, AgentData, Peers]:
+def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
     """The jitted round and what it is called with; sets the mesh."""
     jax.set_mesh(sharding.agents_mesh(want.num_agents))
     task = task_of(want.network)
@@ -62,7 +62,7 @@ def build(want: inputs.Training) -> tuple[Callable, PyTree, AgentData, Peers]:
         return step + want.num_steps, variables, opt_state
 
     @jax.jit
-    def start(key: Array) -> Variables:
+    def start(key: Key) -> Variables:
         return jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (want.num_agents, *leaf.shape)),
             task.init(key),

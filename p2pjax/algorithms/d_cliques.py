@@ -74,6 +74,7 @@ def d_cliques(
         steps = jnp.asarray(inputs.num_steps, jnp.float32)
         arrived = jnp.asarray(is_mate, jnp.float32) * steps
         gradients = arrived.sum(1)  # everybody sends as many as it gets
+        assert info.links is not None, "steps have peers"
         links = Links(
             jnp.concatenate([info.links.sender, jnp.asarray(mates)], 1),
             jnp.concatenate([info.links.arrived, arrived], 1),

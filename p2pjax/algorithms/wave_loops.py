@@ -114,7 +114,9 @@ def in_place(
             def one_posting(i: Array, state: AsynchronousState) -> AsynchronousState:
                 at = jnp.clip(place[i], 0, num_own - 1)
                 sender = _read(state.agents.variables, task, start, at)
-                message = sharding.from_owner(shared(sender, local), is_mine[i])
+                message = sharding.from_owner(
+                    shared(sender, local), jnp.asarray(is_mine[i])
+                )
                 to = wave.receiver[i] - first  # [K]
                 is_mine_too = (to >= 0) & (to < num_own)
                 order = jnp.argsort(~is_mine_too)
@@ -193,8 +195,8 @@ def in_batches(
                 lambda *one: _wake(awake[task], groups, local, key, *one)
             )(_per_event(wave), agent, mail, data, validation)
             agents = in_task(
-                lambda leaf, first, new: leaf.at[_place(leaf, first, at)].set(
-                    new, mode="drop"
+                lambda leaf, first, new: (
+                    jnp.asarray(leaf).at[_place(leaf, first, at)].set(new, mode="drop")
                 ),
                 agents,
                 task,
@@ -203,9 +205,11 @@ def in_batches(
             )
             emptied = jnp.where(wave.has_mail, at, nobody)
             mailbox = in_task(
-                lambda leaf, first, _: leaf.at[
-                    _place(leaf, first, emptied), wave.slot
-                ].set(0, mode="drop"),
+                lambda leaf, first, _: (
+                    jnp.asarray(leaf)
+                    .at[_place(leaf, first, emptied), wave.slot]
+                    .set(0, mode="drop")
+                ),
                 mailbox,
                 task,
                 start,
@@ -226,10 +230,19 @@ def in_batches(
                     groups,
                     message,
                 )
+
+                def add(
+                    leaf: Array,
+                    first: int,
+                    new: Array,
+                    to: Array = to,
+                    slot: Array = slot,
+                ) -> Array:
+                    at = _place(leaf, first, to), slot
+                    return jnp.asarray(leaf).at[at].add(new, mode="drop")
+
                 mailbox = in_task(
-                    lambda leaf, first, new, to=to, slot=slot: leaf.at[
-                        _place(leaf, first, to), slot
-                    ].add(new, mode="drop"),
+                    add,
                     mailbox,
                     task,
                     starts[task],
@@ -260,7 +273,8 @@ def _weighted(share: Array, message: Array) -> Array:
 
 
 def _num_waves(tables: tuple[Waves, ...]) -> Array:
-    return (sum(jnp.asarray(table.width) for table in tables) > 0).sum()
+    widths = jnp.stack([jnp.asarray(table.width) for table in tables])
+    return (widths.sum(0) > 0).sum()
 
 
 class _Event(NamedTuple):

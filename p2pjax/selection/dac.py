@@ -101,7 +101,9 @@ def hearsay(similarity: Array, asked: Topology, found: Array) -> Array:
       found: `[N, C]` how similar those who were asked are.
     """
 
-    def ask(best: tuple[Array, Array], slot: tuple) -> tuple[tuple[Array, Array], None]:
+    def ask(
+        best: tuple[jax.Array, jax.Array], slot: tuple
+    ) -> tuple[tuple[jax.Array, jax.Array], None]:
         told, trust = best
         peer, is_asked, how_similar = slot
         says = similarity[peer]  # [N, N]

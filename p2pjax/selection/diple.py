@@ -89,10 +89,10 @@ def bisected(slope: Callable[[Array], Array], tolerance: float) -> Array:
     def rising(share: Array) -> Array:
         return jnp.nan_to_num(slope(share), nan=jnp.inf)
 
-    def proceed(ends: tuple[Array, Array]) -> Array:
+    def proceed(ends: tuple[jax.Array, jax.Array]) -> jax.Array:
         return (ends[1] - ends[0]) / 2 > tolerance
 
-    def halve(ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         middle = (ends[0] + ends[1]) / 2
         rise = rising(middle)
         return (

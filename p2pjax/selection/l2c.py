@@ -157,5 +157,5 @@ def through_softmax(weight: Array, slopes: Array) -> Array:
 
 def softmax(scores: Array, table: Topology) -> Array:
     """Of the slots in use, `[N, C]`; slot 0 always is."""
-    scores = scores.at[:, 0].max(LEAST_SCORE)
+    scores = jnp.asarray(scores).at[:, 0].max(LEAST_SCORE)
     return jax.nn.softmax(jnp.where(table.mask, scores, -jnp.inf), axis=1)

@@ -147,8 +147,8 @@ def matched(scores: Array, is_in_bag: Array, mask: Array) -> Array:
         return jnp.where(size > 0, total / jnp.maximum(size, 1), -jnp.inf)
 
     ones, zeros = label & usable, ~label & usable
-    is_one_best = (mean(ones) >= mean(zeros))[:, None]
-    alike = jnp.where(is_one_best, ones, zeros)
+    is_one_best = mean(ones) >= mean(zeros)  # [N]
+    alike = jnp.where(jnp.expand_dims(is_one_best, 1), ones, zeros)
     has_both = (usable & is_in_bag).any(1) & (usable & ~is_in_bag).any(1)
     return jnp.where(has_both[:, None], alike, is_in_bag & mask)
 

@@ -103,7 +103,9 @@ def written(values: Array, table: Topology, new: Array) -> Array:
     """`values` `[N, N]` with those of the table's peers replaced by `new` `[N, C]`."""
     num_agents = values.shape[0]
     columns = jnp.where(table.mask, table.neighbor, num_agents)  # dropped
-    return values.at[own(num_agents).neighbor, columns].set(new, mode="drop")
+    return (
+        jnp.asarray(values).at[own(num_agents).neighbor, columns].set(new, mode="drop")
+    )
 
 
 def _in_order(table: Topology) -> Topology:
