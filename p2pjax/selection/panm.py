@@ -149,7 +149,7 @@ def matched(scores: Array, is_in_bag: Array, mask: Array) -> Array:
     ones, zeros = label & usable, ~label & usable
     is_one_best = mean(ones) >= mean(zeros)  # [N]
     alike = jnp.where(jnp.expand_dims(is_one_best, 1), ones, zeros)
-    has_both = (usable & is_in_bag).any(1) & (usable & ~is_in_bag).any(1)
+    has_both = jnp.any(usable & is_in_bag, 1) & jnp.any(usable & ~is_in_bag, 1)
     return jnp.where(has_both[:, None], alike, is_in_bag & mask)
 
 
