@@ -117,6 +117,16 @@ def with_replacement(batch_size: int) -> Sampler:
     return sample
 
 
+def num_drawn(sampler: Sampler, step: Array, size: Array) -> Array:
+    """Examples `[N]` that the agents take in one step; `size` is `[N]`."""
+    key = jax.random.key(0)  # which examples is random, how many is not
+
+    def one_agent(size: Array) -> Array:
+        return sampler(key, step, size).valid.sum().astype(jnp.float32)
+
+    return jax.vmap(one_agent)(size)
+
+
 def take_batch(examples: Mapping[str, Array], draw: Draw) -> Batch:
     """The batch of ONE agent; leaves of `examples` are `[M, ...]`."""
     batch = {name: jnp.asarray(leaf)[draw.indices] for name, leaf in examples.items()}

@@ -41,6 +41,7 @@ class Waves(NamedTuple):
 class Traffic(NamedTuple):
     """What is reported of every network epoch."""
 
+    trainings: np.ndarray  # [R, N]
     sent: np.ndarray  # [R, N] messages, lost ones included
     received: np.ndarray  # [R, N] messages
     time: np.ndarray  # [R] when the epoch ended
@@ -133,7 +134,9 @@ def by_task(waves: Waves, starts: Sequence[int]) -> tuple[Waves, ...]:
 
 
 def traffic(schedule: Schedule, num_agents: int, num_epochs: int) -> Traffic:
-    """Messages and time of every network epoch."""
+    """Trainings, messages and time of every network epoch."""
+    trainings = np.zeros((num_epochs, num_agents))
+    np.add.at(trainings, (schedule.epoch, schedule.agent), 1)
     sent = np.zeros((num_epochs, num_agents))
     np.add.at(sent, (schedule.epoch, schedule.agent), schedule.sent)
     received = np.zeros((num_epochs, num_agents))
@@ -146,6 +149,7 @@ def traffic(schedule: Schedule, num_agents: int, num_epochs: int) -> Traffic:
     sender = schedule.agent[schedule.source]
     links = _links(when, schedule.receiver, sender, (num_epochs, num_agents))
     return Traffic(
+        trainings.astype(np.float32),
         sent.astype(np.float32),
         received.astype(np.float32),
         time.astype(np.float32),

@@ -191,6 +191,9 @@ def test_losses_and_departures_never_stall():
     assert not np.isin(schedule.agent[late], gone).any()
     assert not np.isin(schedule.receiver[schedule.after > late.argmax()], gone).any()
     traffic = waves.traffic(schedule, 20, 30)
+    np.testing.assert_array_equal(
+        traffic.trainings.sum(0), np.bincount(schedule.agent, minlength=20)
+    )
     assert 0.2 < traffic.received.sum() / schedule.sent.sum() < 0.5
     np.testing.assert_array_equal(traffic.links.arrived.sum(2), traffic.received)
     pairs, expected = np.zeros((20, 20)), np.zeros((20, 20))
@@ -467,6 +470,8 @@ def test_waves_equal_the_oracle_on_a_gru_with_batch_norm(name, agent_loop):
     sent = np.zeros(num_agents)
     np.add.at(sent, schedule.agent, schedule.sent)
     np.testing.assert_array_equal(np.sum([i.sent for i in infos], 0), sent)
+    trained = np.bincount(schedule.agent, minlength=num_agents) * world.train.size
+    np.testing.assert_array_equal(np.sum([i.examples for i in infos], 0), trained)
     assert np.isfinite(np.asarray(infos[-1].train_loss)).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.mailbox))
     times = [float(info.time) for info in infos]

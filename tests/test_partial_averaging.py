@@ -509,7 +509,9 @@ def test_average_every_counts_messages_only_when_it_averages():
     state = algorithm.init(jax.random.key(0), world)
     sent = []
     for num_rounds in (1, 2, 3):
-        sent.append(run_rounds(algorithm, state, world, num_rounds)[1].sent.tolist())
+        info = run_rounds(algorithm, state, world, num_rounds)[1]
+        sent.append(info.sent.tolist())
+        assert info.examples.tolist() == [5] * 4  # the mini-batch
     assert sent == [[0] * 4, [0] * 4, [1] * 4]
 
 

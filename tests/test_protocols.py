@@ -513,6 +513,9 @@ class TestMessages:
         assert (info.sent == steps[:, None] * np.float32([3, 2, 1, 1, 1])).all()
         assert (info.received == steps[:, None] * np.float32([1, 1, 2, 2, 2])).all()
         assert (info.payload == info.sent).all()  # one parameter
+        passes, rest = np.divmod(steps.cumsum()[:, None], -(-sizes // 2))
+        trained = passes * sizes + np.minimum(2 * rest, sizes)
+        np.testing.assert_array_equal(info.examples.cumsum(0), trained)
         pairs = np.zeros((5, 5))
         for sender, count in zip(*info.links, strict=True):
             np.add.at(pairs, (np.arange(5)[:, None], sender), count)
@@ -541,12 +544,15 @@ class TestMessages:
             central(TOY, TOY_LEARNER, 5, batch_size=2),
         ):
             info = self.info(algorithm, 2)
-            assert not any(map(np.any, info[1:]))
+            assert not any(map(np.any, (info.sent, info.received, info.payload)))
+            assert (np.asarray(info.examples) == self.sizes).all()
         info = self.info(fedavg(TOY, TOY_LEARNER, batch_size=2, num_clients=3))
         assert (info.sent.sum(1) == 3).all()
         assert (info.sent == info.received).all()
         assert set(np.unique(info.sent)) == {0, 1}
         assert len(np.unique(info.sent, axis=0)) > 1
+        trained = np.asarray(info.sent) * self.sizes
+        np.testing.assert_array_equal(info.examples, trained)
 
 
 class TestWarnings:

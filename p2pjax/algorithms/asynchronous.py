@@ -50,8 +50,8 @@ def asynchronous(
     Args:
       init: all agents at the start, leaves `[N, ...]`; what only a task has is
         `task_groups.PerTask`.
-      awake: for every task, what ONE agent does when it wakes; its model is merged
-        already.
+      awake: for every task, what ONE agent does when it wakes: one pass over its data;
+        its model is merged already.
       graph: who receives from whom: one graph, a sequence `[G, N, D]` that is used in
         turn, or a function that draws a graph.
       starts: first agent of every task.
@@ -115,9 +115,11 @@ def asynchronous(
             else:
                 sharding.check_single_device("train agents of different tasks in place")
         state = run(key, inputs.waves, state, world.train, world.valid)
-        sent, arrived, time, links = inputs.traffic
+        trainings, sent, arrived, time, links = inputs.traffic
         size = _message_sizes(state.mailbox, starts, num_agents(world))
-        return state, Info(state.loss, sent, arrived, sent * size, time, links)
+        examples = trainings * world.train.size.astype(trainings.dtype)
+        info = Info(state.loss, sent, arrived, sent * size, time, links)
+        return state, info._replace(examples=examples)
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.agents.variables)
 

@@ -82,7 +82,13 @@ def central(
         )
         loss = total / jnp.maximum(num_steps, 1).astype(jnp.float32)
         none = jnp.zeros(num_agents, jnp.float32)
-        info = Info(jnp.broadcast_to(loss, (num_agents,)), none, none, none)
+        info = Info(
+            jnp.broadcast_to(loss, (num_agents,)),
+            none,
+            none,
+            none,
+            examples=world.train.size.astype(jnp.float32),
+        )
         return jax.tree.map(lambda leaf: leaf[None], one_model), info
 
     def models_fn(state: CentralState) -> Variables:

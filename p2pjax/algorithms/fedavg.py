@@ -108,6 +108,7 @@ def fedavg(
             old = exchange.message_of(before)
             message, server = _server_step(server_opt, server, plan, old, message)
         info = server_info(loss, is_chosen, message_size(plan), message_size(plan))
+        info = info._replace(examples=weight * num_epochs)
         variables = exchange.received(trained, message)
         return FedAvgState(variables, opt_state, server), info
 

@@ -67,7 +67,9 @@ def local_only(
             world.train,
         )
         none = jnp.zeros(num_agents(world), jnp.float32)
-        return LocalOnlyState(variables, opt_state), Info(loss, none, none, none)
+        examples = world.train.size.astype(jnp.float32)
+        info = Info(loss, none, none, none, examples=examples)
+        return LocalOnlyState(variables, opt_state), info
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 

@@ -15,7 +15,7 @@ import numpy as np
 from p2pjax import mixing, owners, references, slices
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.averaging import Averaging, traffic, warn_if_split
-from p2pjax.data import Sampler, World, num_agents
+from p2pjax.data import Sampler, World, num_agents, num_drawn
 from p2pjax.owners import MixPlan
 from p2pjax.slices import Cells, Scheme, Wiring
 from p2pjax.tasks import Task
@@ -156,7 +156,9 @@ def partial_averaging(
             )
         variables = variables._replace(params=params)
         state = PartialAveragingState(variables, opt_state, reference)
-        return state, Info(loss, sent, sent, payload)  # every exchange goes both ways
+        examples = num_drawn(sampler, t, world.train.size)
+        # Every exchange goes both ways.
+        return state, Info(loss, sent, sent, payload, examples=examples)
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 

@@ -147,12 +147,16 @@ def stepwise(
             state = StepwiseState(
                 exchange.received(variables, message), opt_state, memory
             )
-            return state, jax.tree.map(jnp.add, totals, (loss, *used))
+            examples = data.num_drawn(
+                sampler, inputs.first_step + step, world.train.size
+            )
+            return state, jax.tree.map(jnp.add, totals, (loss, examples, *used))
 
         senders = protocol.senders(inputs.wires)
         none = jnp.zeros(senders.shape, jnp.float32)
-        state, (loss, used, arrived) = jax.lax.fori_loop(
-            0, inputs.num_steps, one_step, (state, (none[:, 0], none, none))
+        zero = none[:, 0]
+        state, (loss, examples, used, arrived) = jax.lax.fori_loop(
+            0, inputs.num_steps, one_step, (state, (zero, zero, none, none))
         )
         loss = loss / jnp.maximum(inputs.num_steps, 1).astype(jnp.float32)
         sent = jnp.zeros_like(loss).at[senders].add(used)
@@ -164,6 +168,7 @@ def stepwise(
             payload,
             links=Links(senders, arrived),
             weight=protocol.weight(state.memory),
+            examples=examples,
         )
         return state, info
 
