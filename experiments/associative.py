@@ -28,7 +28,7 @@ from p2pjax.models import associative
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
 
-_NUM_AGENTS = flags.DEFINE_integer("num_agents", 15, "Agents.", lower_bound=1)
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 15, "Agents of a run.", lower_bound=1)
 _NUM_MODIFIED = flags.DEFINE_integer(
     "num_modified", 2, "Agents for which one vector ends differently.", lower_bound=0
 )
@@ -49,9 +49,13 @@ _OVERFLOW = flags.DEFINE_enum(
     ["refuse", "drop", "wrap"],
     "What becomes of ones beyond the end of a vector.",
 )
-_NUM_HIDDEN = flags.DEFINE_integer("num_hidden", 400, "Hidden cells.", lower_bound=1)
+_NUM_HIDDEN = flags.DEFINE_integer(
+    "num_hidden", 400, "Hidden cells of every network.", lower_bound=1
+)
 _SHARED_HIDDEN = flags.DEFINE_list(
-    "shared_hidden", ["0", "100", "200", "300", "350", "400"], "Global hidden cells."
+    "shared_hidden",
+    ["0", "100", "200", "300", "350", "400"],
+    "Hidden cells that all agents share; each number is tried.",
 )
 _THRESHOLD = flags.DEFINE_float("threshold", 0.5, "Sum at which a cell is active.")
 

@@ -1,4 +1,4 @@
-"""What every experiment shares: flags, how it starts and ends, progress.
+"""What every experiment shares: flags, how it starts and ends.
 
 Bad input ends the program with exit status 2 and one sentence on standard error.
 """
@@ -6,18 +6,17 @@ Bad input ends the program with exit status 2 and one sentence on standard error
 import logging as stdlib_logging
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import jax
 from absl import app, flags, logging
-from tqdm import tqdm
 
 from p2pjax import InputError, sharding, training
 from p2pjax.tasks import Task
 
 FLAGS = flags.FLAGS
+flags.declare_key_flag("verbosity")  # of absl; worth a line in --help
 
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder for the results; runs/<experiment>-<time> if not given."
@@ -49,7 +48,7 @@ BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 50, "Examples of a mini-batch.", lower_bound=1
 )
 LEARNING_RATE = flags.DEFINE_float(
-    "learning_rate", None, "Of the optimizer; what the paper has if not given."
+    "learning_rate", None, "Step size of the optimizer; the paper's if not given."
 )
 DEGREE = flags.DEFINE_integer(
     "degree",
@@ -67,12 +66,29 @@ CHECKPOINT_EVERY = flags.DEFINE_integer(
 RESUME = flags.DEFINE_bool(
     "resume", False, "Go on with the run in --workdir from its last checkpoint."
 )
+TENSORBOARD = flags.DEFINE_bool(
+    "tensorboard", False, "Also write TensorBoard files, to WORKDIR/tensorboard."
+)
+WANDB = flags.DEFINE_bool(
+    "wandb",
+    False,
+    "Also write runs of Weights & Biases, to WORKDIR/wandb; they are sent nowhere "
+    "unless the environment has WANDB_MODE=online.",
+)
 AGENT_LOOP = flags.DEFINE_integer(
     "agent_loop",
     None,
     "How many agents train side by side: 1 one after the other in place, c chunks of "
     "c, 0 all in one batch; what suits the first network and the machine if not given.",
     lower_bound=0,
+)
+RUNS_AT_ONCE = flags.DEFINE_integer(
+    "runs_at_once",
+    None,
+    "How many runs of a scheme train side by side in one program, as long as they fit "
+    "into memory; if not given, 1 on CPUs, where more help the smallest networks only, "
+    "and as many as fit on accelerators.",
+    lower_bound=1,
 )
 NUM_DEVICES = flags.DEFINE_integer(
     "num_devices",
@@ -104,6 +120,8 @@ def _start(main: Callable[[], None]) -> None:
 def settle_defaults() -> None:
     """Decides what was left to the machine, so that run.flags has it."""
     FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
+    if RUNS_AT_ONCE.value is None and jax.default_backend() == "cpu":
+        FLAGS["runs_at_once"].value = 1
 
 
 def agent_loop(task: Task | None = None) -> int:
@@ -115,6 +133,12 @@ def agent_loop(task: Task | None = None) -> int:
     if AGENT_LOOP.value is None:
         FLAGS["agent_loop"].value = training.fastest_agent_loop(task)
     return int(FLAGS.agent_loop)
+
+
+def runs_at_once() -> int:
+    """How many runs of a scheme train side by side."""
+    assert RUNS_AT_ONCE.value is not None, "fitting.settle comes first"
+    return RUNS_AT_ONCE.value
 
 
 def load_dataset(
@@ -207,47 +231,3 @@ def integers(name: str, fields: list[str]) -> list[int]:
             f"'{','.join(fields)}'."
         )
     return list(dict.fromkeys(int(field) for field in fields))
-
-
-class Progress:
-    """A bar on a terminal, plain lines elsewhere."""
-
-    def __init__(self, total_rounds: int, done_before: int = 0):
-        self._total = total_rounds
-        self._done = self._before = done_before
-        self._start = time.monotonic()
-        self._bar = tqdm(
-            total=total_rounds,
-            initial=done_before,
-            unit="round",
-            disable=not _on_terminal(),
-        )
-
-    def advance(self, rounds: int, label: str, **facts: Any) -> None:
-        """Reports that `rounds` more rounds are done."""
-        self._done += rounds
-        text = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self._bar.set_postfix_str(f"{label}: {text}")
-        self._bar.update(rounds)
-        if not _on_terminal():
-            seconds = time.monotonic() - self._start
-            left = seconds / (self._done - self._before) * (self._total - self._done)
-            logging.info(
-                "%d/%d rounds, %s: %s, %.0f s left",
-                *(self._done, self._total, label, text, left),
-            )
-
-    def say(self, text: str) -> None:
-        """Says something between two reports."""
-        if _on_terminal():
-            self._bar.set_postfix_str(text)
-        else:
-            logging.info("%s", text)
-
-    def close(self) -> None:
-        """Ends the bar."""
-        self._bar.close()
-
-
-def _on_terminal() -> bool:
-    return sys.stderr.isatty()

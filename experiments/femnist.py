@@ -27,7 +27,7 @@ flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
 
 _STUDY = flags.DEFINE_enum(
-    "study", "level", ["level", "scheme", "peers"], "What is compared."
+    "study", "level", ["level", "scheme", "peers"], "What is compared; see above."
 )
 _DATASET = flags.DEFINE_enum(
     "dataset",

@@ -34,8 +34,10 @@ _DATASET = flags.DEFINE_list(
     "Populations, joined by commas: digits, mnist (each in three splits), speakers, "
     f"{', '.join(LOADERS)}; all but digits and speakers are read from --data_dir.",
 )
-_NUM_AGENTS = flags.DEFINE_integer("num_agents", 100, "Agents.", lower_bound=2)
-_NUM_WORDS = flags.DEFINE_integer("num_words", 10_000, "Of the vocabulary.", 1)
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 100, "Agents of a run.", lower_bound=2)
+_NUM_WORDS = flags.DEFINE_integer(
+    "num_words", 10_000, "Words of the vocabulary, the most frequent ones.", 1
+)
 _MIN_TRAIN = flags.DEFINE_integer("min_train", 50, "Fewest samples of a user.", 1)
 
 SPLITS = {

@@ -29,7 +29,9 @@ flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
 
 STUDIES = mnist_studies.STUDIES | mnist_auto.STUDIES
-_STUDY = flags.DEFINE_enum("study", "level", list(STUDIES), "What is compared.")
+_STUDY = flags.DEFINE_enum(
+    "study", "level", list(STUDIES), "What is compared; see --values too."
+)
 _DATASET = flags.DEFINE_enum(
     "dataset",
     None,
@@ -37,7 +39,7 @@ _DATASET = flags.DEFINE_enum(
     "The 1797 small digits of scikit-learn (the default), MNIST in --data_dir, or your "
     "own arrays x, y, user in the npz file --data_dir.",
 )
-_NUM_AGENTS = flags.DEFINE_integer("num_agents", 16, "Agents.", lower_bound=1)
+_NUM_AGENTS = flags.DEFINE_integer("num_agents", 16, "Agents of a run.", lower_bound=1)
 _TRAIN_SIZE = flags.DEFINE_integer(
     "train_size", 3500, "Training examples per agent.", lower_bound=1
 )

@@ -35,7 +35,7 @@ _STUDY = flags.DEFINE_enum(
     "study",
     "methods",
     ["methods", "ablation", "ring", "sparse", "scaling", "references"],
-    "What is compared.",
+    "What is compared; see above.",
 )
 _DATASET = flags.DEFINE_enum(
     "dataset",
@@ -56,7 +56,7 @@ _MAX_TRAIN = flags.DEFINE_integer(
 _METHODS = flags.DEFINE_list(
     "methods",
     list(protocol_study.METHODS),
-    f"Of the study `methods`: {', '.join(protocol_study.METHODS)}.",
+    f"What the study `methods` compares: {', '.join(protocol_study.METHODS)}.",
 )
 _DIRECTED = flags.DEFINE_bool(
     "directed", True, "Whether links of the study `methods` go one way only."

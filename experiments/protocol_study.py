@@ -62,10 +62,12 @@ _POISSON = flags.DEFINE_bool(
     "poisson", False, "Asynchronous agents wake by clocks of their own."
 )
 _MEAN_DELAY = flags.DEFINE_float(
-    "mean_delay", 0.0, "Of asynchronous messages; one unit is N awakenings."
+    "mean_delay", 0.0, "Mean delay of asynchronous messages; one unit is N awakenings."
 )
 _LOSS_PROBABILITY = flags.DEFINE_float(
-    "loss_probability", 0.0, "Of asynchronous messages and of those of SGP."
+    "loss_probability",
+    0.0,
+    "Probability that an asynchronous message, or one of SGP, is lost.",
 )
 
 

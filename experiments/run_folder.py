@@ -1,7 +1,8 @@
-"""The folder of one experiment: run.flags, metrics.jsonl, timing.jsonl, summary.json.
+"""The folder of one experiment: run.flags, metrics.jsonl, links.jsonl and others.
 
-`metrics.jsonl` has a row per scheme, run and evaluation and nothing that depends on
-time, path or machine, so equal flags give equal bytes.
+`metrics.jsonl` has a row per scheme, run and evaluation, `links.jsonl` one per scheme
+and run with who received from whom. Nothing in them depends on time, path or machine,
+so equal flags give equal bytes.
 """
 
 import contextlib
@@ -28,18 +29,23 @@ def default_name(experiment: str) -> str:
     return f"runs/{experiment}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def check_unused(workdir: str | None) -> None:
+    """Refuses a folder that `create` would refuse because of what it holds."""
+    if workdir is not None and (Path(workdir) / "run.flags").exists():
+        raise InputError(
+            f"Need a work folder without results, but {workdir} holds a run: choose "
+            "another --workdir, or go on with it by --resume."
+        )
+
+
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
     """Makes the folder; call it when everything else is known to be sound."""
+    check_unused(workdir)
     folder = Path(workdir or default_name(experiment))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "run.flags").open("x") as file:  # claims the folder
             file.write(flags_text)
-    except FileExistsError as error:
-        raise InputError(
-            f"Need a work folder without results, but {folder} holds a run: choose "
-            "another --workdir, or go on with it by --resume."
-        ) from error
     except OSError as error:
         raise InputError(
             f"Need a work folder that can be written, got {folder} "
@@ -80,19 +86,25 @@ def locked(folder: Path) -> Iterator[None]:
     (folder / "lock").unlink(missing_ok=True)
 
 
+def size(folder: Path, name: str) -> int:
+    """Bytes of a file; 0 if there is none."""
+    path = folder / name
+    return path.stat().st_size if path.exists() else 0
+
+
 def cut(folder: Path, name: str, num_bytes: int) -> None:
     """Cuts a JSON-lines file back to what it held at a checkpoint."""
     path = folder / name
-    path.touch()
-    if path.stat().st_size < num_bytes:
+    if size(folder, name) < num_bytes:
         raise InputError(f"{path} is shorter than its checkpoint says ({num_bytes}).")
-    os.truncate(path, num_bytes)
+    if path.exists():
+        os.truncate(path, num_bytes)
 
 
 def append(folder: Path, name: str, row: Row) -> None:
     """Adds one line to a JSON-lines file."""
     with (folder / name).open("a") as file:
-        file.write(json.dumps(_plain(row)) + "\n")
+        file.write(json.dumps(plain(row)) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -123,7 +135,7 @@ def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row
         if name in same[0]
     ]
     summary = {"experiment": experiment, "rows": rows, "environment": environment()}
-    write_whole(folder / "summary.json", json.dumps(_plain(summary), indent=1) + "\n")
+    write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")
     return rows
 
 
@@ -150,13 +162,14 @@ def environment() -> Row:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON has it: arrays are lists, numbers have seven digits."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        return _plain(np.asarray(value).tolist())
+        return plain(np.asarray(value).tolist())
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):

@@ -1,65 +1,45 @@
-"""Runs jobs one after the other: rows, checkpoints, resume, Ctrl-C.
+"""Runs jobs: rows, checkpoints, resume, Ctrl-C.
 
-A job is one run of one scheme. Every checkpoint says how long `metrics.jsonl` was, so a
-resumed run ends with the bytes of one that never stopped.
+Every checkpoint says how long the files of rows were, so a resumed run ends with the
+bytes of one that never stopped. Rows are written as they come: of runs side by side,
+evaluation by evaluation.
 """
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax
+import numpy as np
 from absl import logging
 
-from experiments import common, run_folder
-from experiments.run_folder import Row
-from p2pjax import InputError, checkpoint, data, metrics, sharding
-from p2pjax.algorithms.base import Algorithm
+from experiments import common, fitting, rows, run_folder, writers
+from experiments.jobs import Batch, Job, Program, batches, devices_of, run_key
+from experiments.progress import Progress
+from experiments.rows import Tally
+from experiments.writers import Writer
+from p2pjax import InputError, checkpoint
 from p2pjax.checkpoint import Checkpoint
-from p2pjax.data import World
-from p2pjax.simulate import Evaluate, Snapshot, initial_state, simulate
+from p2pjax.simulate import Snapshot, compiled, initial_state, snapshots
+
+__all__ = ["Job", "Program", "run_jobs", "run_key"]
+
+ROW_FILES = ("metrics.jsonl", "links.jsonl")
 
 
-class Program(NamedTuple):
-    """A method, ready to run, and how its models are judged."""
+class Position(NamedTuple):
+    """Where all jobs stand."""
 
-    algorithm: Algorithm
-    evaluate: Evaluate
-
-
-class Job(NamedTuple):
-    """One run of one scheme."""
-
-    scheme: str
-    setting: dict[str, Any]
-    run: int
-    algorithm: Algorithm
-    evaluate: Evaluate  # names an `accuracy` among its values
-    make_world: Callable[[], World]
-    facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
+    job: int = 0  # number of the next one, or of the first of the batch that runs
+    tallies: Sequence[Tally] = ()  # of the jobs of that batch; empty at its beginning
+    state: Any = None
 
     @property
-    def key(self) -> jax.Array:
-        """Runs differ in their key, schemes do not."""
-        return run_key(self.run)
-
-
-def run_key(run: int) -> jax.Array:
-    """Of everything random in a run, but for its data."""
-    return jax.random.fold_in(jax.random.key(common.SEED.value), run)
-
-
-class Done(NamedTuple):
-    """How far a job has come."""
-
-    num_rounds: int = 0
-    messages: float = 0.0  # sent so far, mean over agents
-    payload: float = 0.0  # parameters sent so far, mean over agents
-    delivered: float = 0.0  # parameters that a server sent so far, mean over agents
+    def num_rounds(self) -> int:
+        """That the batch has done."""
+        return self.tallies[0].num_rounds if self.tallies else 0
 
 
 def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> Path:
@@ -70,18 +50,23 @@ def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> 
     """
     if not jobs:
         raise InputError("Need at least one scheme to run, got none.")
-    flags_text, workdir = common.own_flags(), common.WORKDIR.value
+    asked_for, workdir = writers.asked_for(), common.WORKDIR.value
     if common.RESUME.value:
-        folder = run_folder.reopen(workdir, flags_text)
+        folder = run_folder.reopen(workdir, common.own_flags())
+        fitting.settle(jobs)
     else:
-        folder = run_folder.create(workdir, experiment, flags_text)
+        run_folder.check_unused(workdir)
+        fitting.settle(jobs)
+        folder = run_folder.create(workdir, experiment, common.own_flags())
     how_to_resume = (
         f"go on with: python -m experiments.{experiment} "
         f"--flagfile={folder}/run.flags --workdir={folder} --resume"
     )
     with run_folder.locked(folder):
         try:
-            _run_left(folder, jobs)
+            with contextlib.ExitStack() as stack:
+                also = [stack.enter_context(opened(folder)) for opened in asked_for]
+                _run_left(folder, jobs, also)
         except KeyboardInterrupt:
             print(f"Stopped; {how_to_resume}", file=sys.stderr)
             sys.exit(130)
@@ -94,131 +79,131 @@ def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> 
     return folder
 
 
-def _run_left(folder: Path, jobs: Sequence[Job]) -> None:
-    num_rounds = common.NUM_ROUNDS.value
-    first, done, state = _last_position(folder, jobs)
-    progress = common.Progress(
-        len(jobs) * num_rounds, first * num_rounds + done.num_rounds
+def _run_left(folder: Path, jobs: Sequence[Job], also: Sequence[Writer]) -> None:
+    num_rounds, at_once = common.NUM_ROUNDS.value, common.runs_at_once()
+    position, kind = _last_position(folder, jobs), None
+    before = position.job * num_rounds + len(position.tallies) * position.num_rounds
+    with Progress(len(jobs) * num_rounds, before) as progress:
+        for batch in batches(jobs, position.job, at_once):
+            begin = time.monotonic()
+            if batch.kind != kind:
+                progress.say(f"{batch.label}: compiling")
+            with devices_of(batch.start.world):
+                _run_batch(folder, batch, position, progress, also)
+            seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
+            for job in batch.jobs:
+                timing = job.name | {"seconds": seconds}
+                run_folder.append(folder, "timing.jsonl", timing)
+            position, kind = Position(batch.after), batch.kind
+
+
+def _run_batch(
+    folder: Path,
+    batch: Batch,
+    position: Position,
+    progress: Progress,
+    also: Sequence[Writer],
+) -> None:
+    num_rounds, period = common.NUM_ROUNDS.value, common.CHECKPOINT_EVERY.value
+    clusters = batch.apart(batch.start.world.cluster)
+    tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
+    for snapshot in _started(batch, position, progress):
+        before, now = tallies[0].num_rounds, snapshot.num_rounds
+        found = batch.apart((snapshot.metrics, snapshot.info))
+        tallies = [
+            rows.counted(tally, now, info)
+            for tally, (_, info) in zip(tallies, found, strict=True)
+        ]
+        written = [
+            rows.metrics_row(job.name, tally, values, info, cluster, job.facts)
+            for job, tally, (values, info), cluster in zip(
+                batch.jobs, tallies, found, clusters, strict=True
+            )
+        ]
+        for row in map(run_folder.plain, written):
+            run_folder.append(folder, "metrics.jsonl", row)
+            for write in also:
+                write(row)
+        is_last = now == num_rounds
+        if is_last:
+            _append_links(folder, batch, tallies, clusters)
+        if is_last or now // period > before // period:
+            _save(folder, Position(batch.first, tallies, snapshot.state))
+        examples = snapshot.info.examples
+        progress.advance(
+            (now - before) * len(batch.jobs),
+            batch.label,
+            accuracy=float(np.mean([row["accuracy"] for row in written])),
+            messages=float(np.mean([row["messages"] for row in written])),
+            examples=None if examples is None else float(examples.sum()),
+        )
+
+
+def _started(
+    batch: Batch, position: Position, progress: Progress
+) -> Iterator[Snapshot]:
+    """The batch's snapshots; compiles first, so that the clock counts rounds only."""
+    num_rounds, eval_every = common.NUM_ROUNDS.value, common.EVAL_EVERY.value
+    algorithm, evaluate = batch.jobs[0].program
+    firsts = range(position.num_rounds, num_rounds, eval_every)
+    for length in {min(eval_every, num_rounds - first) for first in firsts}:
+        compiled(batch.start, algorithm, length, evaluate)
+    found = snapshots(
+        batch.start,
+        algorithm,
+        num_rounds,
+        eval_every=eval_every,
+        evaluate=evaluate,
+        first_round=position.num_rounds,
+        state=position.state,
     )
-    for number in range(first, len(jobs)):
-        job, start = jobs[number], time.monotonic()
-        if number == first or job.algorithm is not jobs[number - 1].algorithm:
-            progress.say(f"{job.scheme}: compiling")
-        world = job.make_world()
-        with _devices_of(world):
-            for snapshot in simulate(
-                job.key,
-                job.algorithm,
-                world,
-                num_rounds,
-                eval_every=common.EVAL_EVERY.value,
-                evaluate=job.evaluate,
-                first_round=done.num_rounds,
-                state=state,
-            ):
-                before, done = done, _advanced(done, snapshot)
-                row = _row(job, done, snapshot)
-                run_folder.append(folder, "metrics.jsonl", row)
-                period = common.CHECKPOINT_EVERY.value
-                is_last = done.num_rounds == num_rounds
-                if is_last or done.num_rounds // period > before.num_rounds // period:
-                    _save(folder, number, done, snapshot.state)
-                progress.advance(
-                    done.num_rounds - before.num_rounds,
-                    f"{job.scheme}, run {job.run}",
-                    accuracy=f"{row['accuracy']:.3f}",
-                    messages=f"{done.messages:.0f}",
-                )
-        done, state = Done(), None
-        timing = {"scheme": job.scheme, "setting": job.setting, "run": job.run}
-        seconds = round(time.monotonic() - start, 3)
-        run_folder.append(folder, "timing.jsonl", timing | {"seconds": seconds})
-    progress.close()
-
-
-def _devices_of(world: World) -> AbstractContextManager:
-    """Spreads the agents of a world over the devices."""
-    num_agents, most = data.num_agents(world), common.NUM_DEVICES.value
-    return jax.set_mesh(sharding.agents_mesh(num_agents, most))
-
-
-def _advanced(done: Done, snapshot: Snapshot) -> Done:
-    return Done(
-        snapshot.num_rounds,
-        done.messages + float(snapshot.info.sent.mean(1).sum()),
-        done.payload + float(snapshot.info.payload.mean(1).sum()),
-        done.delivered + _delivered(snapshot),
-    )
-
-
-def _delivered(snapshot: Snapshot) -> float:
-    delivered = snapshot.info.delivered
-    return 0.0 if delivered is None else float(delivered.mean(1).sum())
-
-
-def _row(job: Job, done: Done, snapshot: Snapshot) -> Row:
-    """Values per agent become their mean; accuracy is also kept per agent."""
-    size = snapshot.info.sent.shape[1:]  # (N,)
-    values = {
-        name: value.mean() if value.shape == size else value
-        for name, value in snapshot.metrics.items()
-    }
-    return {
-        "scheme": job.scheme,
-        "setting": job.setting,
-        "run": job.run,
-        "round": done.num_rounds,
-        **values,
-        "train_loss": snapshot.info.train_loss[-1].mean(),
-        "messages": done.messages,
-        "bytes": done.payload * metrics.BYTES_PER_PARAMETER,
-        **_where_any(snapshot, done),
-        **job.facts,
-        "agent_accuracy": snapshot.metrics["accuracy"],
-    }
-
-
-def _where_any(snapshot: Snapshot, done: Done) -> dict[str, Any]:
-    """Simulated time, a server's traffic and passes, where the method has them."""
-    info, found = snapshot.info, {}
-    if info.time is not None:
-        found["time"] = info.time[-1]
-    if info.delivered is not None:
-        found["bytes_down"] = done.delivered * metrics.BYTES_PER_PARAMETER
-    if info.epochs is not None:
-        found["epochs"] = info.epochs[-1].mean()
+    progress.begin()
     return found
 
 
-def _save(folder: Path, job: int, done: Done, state: Any) -> None:
-    number = job * common.NUM_ROUNDS.value + done.num_rounds
-    size = (folder / "metrics.jsonl").stat().st_size
-    position = {"job": job, "done": list(done), "metrics_bytes": size}
-    checkpoint.save(folder / "checkpoints", number, Checkpoint(state, position))
+def _append_links(
+    folder: Path, batch: Batch, tallies: Sequence[Tally], clusters: Sequence[np.ndarray]
+) -> None:
+    for job, tally, cluster in zip(batch.jobs, tallies, clusters, strict=True):
+        row = rows.links_row(job.name, tally, cluster)
+        if row is not None:
+            run_folder.append(folder, "links.jsonl", row)
 
 
-def _last_position(folder: Path, jobs: Sequence[Job]) -> tuple[int, Done, Any]:
-    """Where to go on: job, how far it is, its state (None at its beginning)."""
+def _save(folder: Path, position: Position) -> None:
+    # Rounds of all jobs so far.
+    number = position.job * common.NUM_ROUNDS.value
+    number += len(position.tallies) * position.num_rounds
+    plain = {
+        "tallies": [rows.to_json(tally) for tally in position.tallies],
+        "bytes": {name: run_folder.size(folder, name) for name in ROW_FILES},
+    }
+    checkpoint.save(folder / "checkpoints", number, Checkpoint(position.state, plain))
+
+
+def _last_position(folder: Path, jobs: Sequence[Job]) -> Position:
+    """Where to go on."""
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
         job = (number - 1) // common.NUM_ROUNDS.value
         try:
             if job >= len(jobs):
                 raise InputError(f"Checkpoint {number} is of another run.")
-            one = jobs[job]
-            world = one.make_world()
-            with _devices_of(world):
-                fresh = initial_state(one.key, one.algorithm, world)
+            batch = next(batches(jobs, job, common.runs_at_once()))
+            start, algorithm = batch.start, batch.jobs[0].algorithm
+            with devices_of(start.world):
+                fresh = initial_state(start.key, algorithm, start.world)
                 saved = checkpoint.load(folder / "checkpoints", number, fresh)
-            run_folder.cut(folder, "metrics.jsonl", saved.position["metrics_bytes"])
+            for name, num_bytes in saved.position["bytes"].items():
+                run_folder.cut(folder, name, num_bytes)
         except InputError as error:
             logging.warning("%s The one before is used.", error)
             continue
-        done = Done(*saved.position["done"])
-        logging.info(
-            "Resuming %s, run %d after round %d.", one.scheme, one.run, done.num_rounds
-        )
-        if done.num_rounds == common.NUM_ROUNDS.value:
-            return job + 1, Done(), None
-        return job, done, saved.state
-    run_folder.cut(folder, "metrics.jsonl", 0)
-    return 0, Done(), None
+        tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
+        position = Position(batch.first, tallies, saved.state)
+        logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
+        if position.num_rounds == common.NUM_ROUNDS.value:
+            return Position(batch.after)
+        return position
+    for name in ROW_FILES:
+        run_folder.cut(folder, name, 0)
+    return Position()

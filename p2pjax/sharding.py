@@ -112,19 +112,47 @@ def _num_devices() -> int:
     return mesh.shape[AXIS] if AXIS in mesh.axis_names else 1
 
 
-def place(tree: PyTree) -> PyTree:
+def place(tree: PyTree, axis: int = 0) -> PyTree:
     """Puts arrays where their agents live, and on every device what is not per agent.
 
-    The agents are the leading axis of what the mesh divides evenly.
+    The agents are the axis `axis` of what the mesh divides evenly.
     """
-    mesh = jax.sharding.get_mesh()
-    if AXIS not in mesh.axis_names:
+    shapes = placed(tree, axis)
+    if AXIS not in jax.sharding.get_mesh().axis_names:
         return jax.tree.map(jax.numpy.asarray, tree)
+    return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), tree, shapes)
 
-    def put(leaf: jax.Array) -> jax.Array:
-        shape = jax.numpy.shape(leaf)
-        is_spread = bool(shape) and shape[0] % mesh.shape[AXIS] == 0
-        spec = PartitionSpec(AXIS) if is_spread else PartitionSpec()
-        return jax.device_put(leaf, NamedSharding(mesh, spec))
 
-    return jax.tree.map(put, tree)
+def placed(tree: PyTree, axis: int = 0) -> PyTree:
+    """Shapes, dtypes and places of what `place` returns; nothing is moved."""
+    mesh = jax.sharding.get_mesh()
+    shapes = jax.eval_shape(lambda x: x, tree)
+    if AXIS not in mesh.axis_names:
+        return shapes
+    return jax.tree.map(
+        lambda leaf: leaf.update(
+            sharding=NamedSharding(mesh, _spec(leaf, axis, mesh.shape[AXIS]))
+        ),
+        shapes,
+    )
+
+
+def stay_placed(tree: PyTree, axis: int = 0) -> PyTree:
+    """Inside jit: a result that comes as `place` would put it, nowhere whole."""
+    if not _is_spread():
+        return tree
+    num_devices = jax.sharding.get_abstract_mesh().shape[AXIS]
+    return jax.tree.map(
+        lambda leaf: jax.lax.with_sharding_constraint(
+            leaf, _spec(leaf, axis, num_devices)
+        ),
+        tree,
+    )
+
+
+def _spec(
+    leaf: jax.Array | jax.ShapeDtypeStruct, axis: int, num_devices: int
+) -> PartitionSpec:
+    if leaf.ndim > axis and leaf.shape[axis] % num_devices == 0:
+        return PartitionSpec(*[None] * axis, AXIS)
+    return PartitionSpec()

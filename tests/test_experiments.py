@@ -10,12 +10,14 @@ import experiment_modules
 import jax
 import numpy as np
 import pytest
+from absl import flags
 from settings import TINY
 
 from data import glyphs
 from experiments import (
     averaging_schemes,
     averaging_study,
+    common,
     femnist,
     overview,
     run_folder,
@@ -390,6 +392,34 @@ def test_default_schemes_are_level_80_and_whole_layers(parse):
     ]
 
 
+def flag_names(module):
+    """Flags that an experiment's source defines."""
+    return re.findall(
+        r'flags\.DEFINE_\w+\(\s*"(\w+)"', Path(module.__file__).read_text()
+    )
+
+
+@pytest.mark.parametrize("experiment", experiment_modules.NAMES)
+def test_every_flag_has_a_sentence(parse, experiment):
+    parse("--num_runs=1", experiment=experiment)
+    for module, own in flags.FLAGS.flags_by_module_dict().items():
+        for flag in own if module.startswith("experiments.") else ():
+            assert flag.help[0].isupper() and flag.help.endswith("."), flag.name
+            assert len(flag.help.split()) > 2, flag.name
+    listed = flags.FLAGS.get_key_flags_for_module(f"experiments.{experiment}")
+    assert {flag.name for flag in listed} >= {"seed", "workdir", "verbosity"}
+
+
+def test_every_experiment_has_flagfiles():
+    """What `test_flagfiles_build` and `test_flagfiles_run` find is complete."""
+    for path in (ROOT / "experiments").glob("*.py"):
+        if "common.run(main)" in path.read_text():
+            assert path.stem in experiment_modules.NAMES
+    of_experiments = {path.name.split(".")[0] for path in FLAGFILES}
+    assert of_experiments == {*experiment_modules.NAMES}
+    assert len(FLAGFILES) == len([*(ROOT / "experiments" / "flags").iterdir()])
+
+
 def test_command_line(tmp_path):
     """In its own process: exit status, one sentence, help with this project's flags."""
 
@@ -405,13 +435,18 @@ def test_command_line(tmp_path):
     bad = command("--levls=1")
     assert bad.returncode == 2
     assert bad.stderr == "Unknown command line flag 'levls'. Did you mean: levels ?\n"
-    helped = command("--help")
-    for name in ("--levels", "--batch_size", "--num_rounds"):
-        assert name in helped.stdout
+    helped = command("--help").stdout
+    assert helped.startswith(femnist.__doc__.splitlines()[0])
+    listed = set(re.findall(r"^  --(?:\[no\])?(\w+):", helped, re.MULTILINE))
+    shared = common, averaging_study, femnist
+    own = {name for module in shared for name in flag_names(module)}
+    assert listed == own | {"verbosity"}
     done = command(*TINY, "--levels=50", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     assert "No --dataset given: procedural handwriting" in done.stderr
+    assert "level_50, run 0: compiling" in done.stderr
     assert "3/3 rounds, level_50, run 0: accuracy" in done.stderr
+    assert re.search(r"3 messages, [\d,]+ examples/s, 0 s left", done.stderr)
     written = (tmp_path / "run" / "run.flags").read_text()
     assert "--num_devices=" in written
     assert f"--agent_loop={training.CHUNK}\n" in written  # it is a small network

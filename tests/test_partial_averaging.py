@@ -538,19 +538,18 @@ def test_bad_settings_are_refused():
     world = random_world(np.random.default_rng(0), 3, 6, 3)
     with pytest.raises(InputError, match="as many agents in the data as in the scheme"):
         algorithm.init(jax.random.key(0), world)
-    for options in (
-        {"num_rounds": 0, "eval_every": 1},
-        {"num_rounds": 1, "eval_every": 0},
+    for num_rounds, eval_every, message in (
+        (0, 1, "at least one round, got 0"),
+        (1, 0, "eval_every of 1 or more, got 0"),
     ):
-        with pytest.raises(InputError, match="at least one round"):
-            next(
-                simulate(
-                    jax.random.key(0),
-                    algorithm,
-                    world,
-                    evaluate=on_test_sets(task),
-                    **options,
-                )
+        with pytest.raises(InputError, match=message):
+            simulate(
+                jax.random.key(0),
+                algorithm,
+                world,
+                num_rounds,
+                eval_every=eval_every,
+                evaluate=on_test_sets(task),
             )
 
 

@@ -133,12 +133,12 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(
     last_position = runner._last_position
 
     def spied(*args):
-        jobs_done.append(last_position(*args)[:2])
-        return last_position(*args)
+        jobs_done.append(last_position(*args))
+        return jobs_done[-1]
 
     monkeypatch.setattr(runner, "_last_position", spied)
     resume(run, folder)
-    assert jobs_done[0][0] * 6 + jobs_done[0][1].num_rounds == before
+    assert jobs_done[0].job * 6 + jobs_done[0].num_rounds == before
     assert (folder / "metrics.jsonl").read_bytes() == whole
 
 

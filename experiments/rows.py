@@ -1,0 +1,139 @@
+"""Rows of metrics.jsonl and links.jsonl, and the counts that lead up to them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.run_folder import Row
+from p2pjax import metrics, statistics
+from p2pjax.types import Array, Info, Links
+
+MOST_LINKED = 500  # agents of a run whose links are kept: there may be N * N of them
+
+
+class Tally(NamedTuple):
+    """What a run has counted since its start; part of its checkpoints."""
+
+    num_rounds: int
+    sent: np.ndarray  # [N] messages
+    payload: float  # parameters sent, mean over agents
+    delivered: float  # parameters that a server sent, mean over agents
+    links: np.ndarray | None = None  # [N, N] messages the row got from the column
+
+
+def nothing(num_agents: int) -> Tally:
+    """At the start of a run."""
+    return Tally(0, np.zeros(num_agents), 0.0, 0.0)
+
+
+def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
+    """After more rounds, leaves of `info` `[rounds, N]`; `num_rounds` in all."""
+    links = tally.links
+    if info.links is not None and len(tally.sent) <= MOST_LINKED:
+        links = _pairs(info.links) + (0 if links is None else links)
+    return Tally(
+        num_rounds,
+        tally.sent + info.sent.sum(0, dtype=np.float64),
+        tally.payload + _mean_total(info.payload),
+        tally.delivered + _mean_total(info.delivered),
+        links,
+    )
+
+
+def _mean_total(values: Array | None) -> float:
+    """Over all rounds, of `[rounds, N]`, mean over agents; 0 where nobody counts."""
+    return 0.0 if values is None else float(np.sum(values, 0, np.float64).mean())
+
+
+def _pairs(links: Links) -> np.ndarray:
+    """Messages from every agent to every other, `[N, N]`."""
+    num_agents = links.sender.shape[1]
+    pair = np.arange(num_agents)[:, None] * num_agents + links.sender  # [rounds, N, K]
+    weights = np.asarray(links.arrived).ravel()
+    pairs = np.bincount(pair.ravel(), weights, minlength=num_agents**2)
+    return pairs.reshape(num_agents, num_agents)
+
+
+def to_json(tally: Tally) -> dict[str, Any]:
+    """For a checkpoint; floats keep all their bits."""
+    links = None if tally.links is None else _triples(tally.links)
+    return tally._asdict() | {"sent": tally.sent.tolist(), "links": links}
+
+
+def from_json(found: dict[str, Any]) -> Tally:
+    """What `to_json` was given."""
+    sent, links = np.asarray(found["sent"], np.float64), None
+    if found["links"] is not None:
+        links = np.zeros((len(sent), len(sent)))
+        for receiver, sender, count in found["links"]:
+            links[receiver, sender] = count
+    return Tally(found["num_rounds"], sent, found["payload"], found["delivered"], links)
+
+
+def _triples(links: np.ndarray) -> list[list[int]]:
+    receiver, sender = np.nonzero(links)
+    count = links[receiver, sender].astype(int)
+    return np.stack([receiver, sender, count], axis=1).tolist()
+
+
+def metrics_row(
+    name: Row,
+    tally: Tally,
+    values: Mapping[str, np.ndarray],
+    info: Info,
+    cluster: np.ndarray,
+    facts: Mapping[str, float],
+) -> Row:
+    """One evaluation of one run.
+
+    Values per agent become their mean; accuracy and messages are also kept per agent.
+
+    Args:
+      name: scheme, setting and run.
+      tally: of the run so far.
+      values: of the evaluation, an `accuracy` among them.
+      info: of the rounds since the last evaluation.
+      cluster: `[N]`, the agents' true groups.
+      facts: what else is known about the run.
+    """
+    size = tally.sent.shape  # (N,)
+    means = {n: v.mean() if v.shape == size else v for n, v in values.items()}
+    row = name | {
+        "round": tally.num_rounds,
+        **means,
+        "train_loss": info.train_loss[-1].mean(),
+        "messages": tally.sent.mean(),
+        "bytes": tally.payload * metrics.BYTES_PER_PARAMETER,
+    }
+    if tally.sent.any():
+        row["gini"] = statistics.gini(tally.sent)
+    if info.links is not None and len(np.unique(cluster)) > 1:
+        row["in_cluster"] = _share_in_cluster(info.links, cluster)
+    if info.time is not None:
+        row["time"] = info.time[-1]
+    if info.delivered is not None:
+        row["bytes_down"] = tally.delivered * metrics.BYTES_PER_PARAMETER
+    if info.epochs is not None:
+        row["epochs"] = info.epochs[-1].mean()
+    if info.weight is not None:
+        row["weight_sum"] = info.weight[-1].sum()
+    return row | {
+        **facts,
+        "agent_accuracy": values["accuracy"],
+        "agent_messages": tally.sent,
+    }
+
+
+def _share_in_cluster(links: Links, cluster: np.ndarray) -> float | None:
+    """Of the messages that came, those from the receiver's group; None if none came."""
+    count = np.asarray(links.arrived, np.float64)
+    is_within = cluster[links.sender] == cluster[:, None]
+    return float(count[is_within].sum() / count.sum()) if count.any() else None
+
+
+def links_row(name: Row, tally: Tally, cluster: np.ndarray) -> Row | None:
+    """Who received how many messages from whom in a run; None if nobody knows."""
+    if tally.links is None:
+        return None
+    return name | {"cluster": cluster, "links": _triples(tally.links)}

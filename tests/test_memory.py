@@ -1,0 +1,161 @@
+"""What a simulation will need, and what is refused before it starts."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from settings import TINY
+from toy_jobs import SIZE, toy_evaluate, toy_jobs, toy_world
+
+from experiments import common, fitting, runner
+from p2pjax import memory, sharding
+from p2pjax.memory import Need
+from p2pjax.simulate import prepare, side_by_side
+
+
+def start_of(algorithm, num_runs=1):
+    starts = [
+        prepare(jax.random.key(run), algorithm, toy_world(run), 3)
+        for run in range(num_runs)
+    ]
+    return starts[0] if num_runs == 1 else side_by_side(starts)
+
+
+# Of one run of the toy: x; what it was before; three sets of examples with their sizes
+# and the clusters.
+MODELS, REST, DATA = 4 * SIZE, 4 * SIZE, 3 * (4 * 3 * SIZE + 4 * SIZE) + 4 * SIZE
+
+
+@pytest.mark.parametrize("num_runs", [1, 3])
+def test_what_is_held_is_exact(num_runs):
+    algorithm = toy_jobs(1)[0].algorithm
+    start = start_of(algorithm, num_runs)
+    one = Need(MODELS, REST, DATA)
+    expected = [part * num_runs for part in one]
+    assert memory.held(start.key, algorithm, start.world) == Need(*expected)
+    found = memory.need(start, algorithm, 3, toy_evaluate)
+    assert found[:3] == tuple(expected[:3])
+    assert found.total == sum(found)
+    # At least what is reported: loss, messages, bytes and so on of three rounds.
+    assert 10_000 > found.working >= num_runs * 3 * 4 * 4 * SIZE
+
+
+def test_all_devices_count():
+    algorithm = toy_jobs(1)[0].algorithm
+    with jax.set_mesh(sharding.agents_mesh(SIZE, 2)):
+        start = start_of(algorithm)
+        spread = memory.held(start.key, algorithm, start.world)
+        assert spread == Need(MODELS, REST, DATA)
+        # What cannot be spread is on both.
+        whole = sharding.placed({"a": jnp.zeros(SIZE), "b": jnp.zeros(3)})
+        assert memory.num_bytes(whole) == 4 * SIZE + 2 * 12
+
+
+def test_working_memory_grows_with_what_is_side_by_side():
+    """A model's activations are seen before anything runs."""
+
+    def evaluate(models, world):
+        del world
+        wide = jnp.outer(models, jnp.ones(100_000)).cumsum(0)
+        return {"accuracy": wide.cumsum(1).sum(1)}
+
+    algorithm = toy_jobs(1)[0].algorithm
+    found = memory.need(start_of(algorithm), algorithm, 3, evaluate)
+    assert 4 * 4 * SIZE * 100_000 > found.working >= 4 * SIZE * 100_000
+
+
+def test_free_memory_of_this_machine(monkeypatch, tmp_path):
+    assert 10**8 < memory.free() < 10**14
+    meminfo = tmp_path / "meminfo"
+    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    meminfo.write_text("MemTotal:  9 kB\nMemFree: 3 kB\nMemAvailable:    5 kB\n")
+    assert memory.free() == 5 * 1024
+    for text in ("MemTotal: 9 kB\n", "nonsense"):  # an old kernel, something else
+        meminfo.write_text(text)
+        pages = {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}
+        monkeypatch.setattr(memory.os, "sysconf", lambda name, p=pages: p[name])
+        assert memory.free() == 7 * 4096
+
+    def unknown(name):
+        raise ValueError(name)
+
+    monkeypatch.setattr(memory.os, "sysconf", unknown)
+    assert memory.free() is None
+
+
+class Accelerator:
+    def __init__(self, **stats):
+        self.memory_stats = lambda: stats or None
+
+
+def test_free_memory_of_accelerators(monkeypatch):
+    monkeypatch.setattr(memory.jax, "default_backend", lambda: "gpu")
+    used = Accelerator(bytes_limit=100, bytes_in_use=30)
+    devices = [used, Accelerator(bytes_limit=60)]
+    monkeypatch.setattr(memory, "_devices", lambda: devices)
+    assert memory.free() == 2 * 60
+    monkeypatch.setattr(memory, "_devices", lambda: [*devices, Accelerator()])
+    assert memory.free() is None
+
+
+@pytest.fixture
+def run_toys(parse, tmp_path):
+    def run(*args):
+        parse("--num_rounds=2", "--num_runs=9", f"--workdir={tmp_path / 'run'}", *args)
+        return runner.run_jobs("toys", toy_jobs(3), ("accuracy",))
+
+    return run
+
+
+def test_too_large_runs_are_refused_before_anything_is_written(
+    run, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(memory, "free", lambda: 300_000)
+    with pytest.raises(SystemExit) as exit_info:
+        run(*TINY, "--levels=50")
+    assert exit_info.value.code == 2
+    said = capsys.readouterr().err
+    assert re.match(
+        r"Need memory of \d+ kB \(models 154 kB, optimizers and messages 0 kB, data "
+        r"\d+ kB, training and evaluation \d+ kB\), but 300 kB are free: take fewer "
+        r"examples at once \(--batch_size, test examples\)\.\n",
+        said,
+    )
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "need, at_once, agent_loop, advice",
+    [
+        (Need(9, 0, 0, 1), 1, 1, "take fewer agents or smaller networks."),
+        (Need(1, 2, 1, 0), 1, 1, "take fewer agents or smaller networks."),
+        (Need(1, 2, 3, 0), 1, 1, "take fewer agents or examples."),
+        (Need(1, 2, 3, 4), 1, 1, "take fewer examples at once (--batch_size, "),
+        (Need(1, 2, 3, 4), 1, 0, "take fewer agents side by side (--agent_loop=1)."),
+        (
+            Need(9, 0, 0, 0),
+            *(4, 0),
+            "take fewer runs side by side (--runs_at_once is 4), or fewer agents or",
+        ),
+    ],
+)
+def test_the_advice_is_about_the_largest_part(need, at_once, agent_loop, advice):
+    said = fitting._refusal(need, 10, at_once, agent_loop)
+    assert f"but 0 kB are free: {advice}" in said
+
+
+def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
+    found = []
+    need = Need(10, 10, 10, 20)
+    monkeypatch.setattr(memory, "need", lambda *args: need)
+    monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
+    monkeypatch.setattr(runner.run_folder, "summarize", lambda *args: None)
+    for free, expected in ((50, 1), (200, 3), (10**6, 9), (None, 1)):
+        monkeypatch.setattr(memory, "free", lambda free=free: free)
+        with monkeypatch.context() as patched:
+            # As on an accelerator, where nothing is settled before memory is known.
+            patched.setattr(common, "settle_defaults", lambda: None)
+            run_toys(f"--workdir={tmp_path / str(free)}", "--num_devices=1")
+        assert common.RUNS_AT_ONCE.value == expected

@@ -1,0 +1,102 @@
+"""Rows of metrics.jsonl and links.jsonl: who sent how much, who heard whom."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import rows
+from p2pjax import statistics
+from p2pjax.types import Info, Links
+
+CLUSTER = np.array([0, 0, 1])
+
+
+def info_of(sender, count, sent):
+    """Of R rounds: tables `[R, N, K]`, messages `[R, N]`."""
+    sent = np.asarray(sent, np.float32)
+    links = None
+    if sender is not None:
+        links = Links(np.asarray(sender, np.int32), np.asarray(count, np.float32))
+    return Info(np.ones_like(sent), sent, sent, sent, None, links)
+
+
+TWO_ROUNDS = info_of(
+    [[[1, 2], [0, 0], [0, 1]], [[1, 0], [2, 0], [2, 2]]],
+    [[[1, 1], [2, 0], [0, 0]], [[1, 0], [3, 0], [0, 0]]],
+    [[2, 1, 1], [0, 1, 3]],
+)
+
+
+def row_of(tally, info, cluster=CLUSTER):
+    name = {"scheme": "near", "setting": {}, "run": 2}
+    values = {"accuracy": np.array([0.0, 0.5, 1.0]), "spread": np.array([1.0, 2.0])}
+    return rows.metrics_row(name, tally, values, info, cluster, {"fact": 7})
+
+
+def test_counts_add_up_over_evaluations():
+    first = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    second = rows.counted(first, 4, TWO_ROUNDS)
+    assert first.num_rounds, second.num_rounds == (2, 4)
+    np.testing.assert_array_equal(first.sent, [2, 2, 4])
+    np.testing.assert_array_equal(second.sent, [4, 4, 8])
+    assert first.payload == pytest.approx(8 / 3)
+    assert second.payload == pytest.approx(16 / 3)
+    np.testing.assert_array_equal(first.links, [[0, 2, 1], [2, 0, 3], [0, 0, 0]])
+    np.testing.assert_array_equal(second.links, 2 * first.links)
+
+
+def test_counts_survive_a_checkpoint_bit_by_bit():
+    info = TWO_ROUNDS._replace(payload=np.float32([[0.1, 0.7, 1e9]]))
+    tally = rows.counted(rows.nothing(3), 2, info)
+    found = rows.from_json(json.loads(json.dumps(rows.to_json(tally))))
+    assert found.num_rounds == tally.num_rounds
+    assert found.payload == tally.payload
+    np.testing.assert_array_equal(found.sent, tally.sent)
+    np.testing.assert_array_equal(found.links, tally.links)
+    nobody = rows.nothing(3)
+    assert rows.from_json(json.loads(json.dumps(rows.to_json(nobody)))).links is None
+
+
+def test_a_row_says_who_sent_and_from_where_it_came():
+    tally = rows.counted(rows.counted(rows.nothing(3), 2, TWO_ROUNDS), 4, TWO_ROUNDS)
+    row = row_of(tally, TWO_ROUNDS)
+    assert list(row)[:4] == ["scheme", "setting", "run", "round"]
+    assert row["round"] == 4
+    assert row["accuracy"] == 0.5
+    assert row["spread"].tolist() == [1, 2]
+    assert row["messages"] == pytest.approx(16 / 3)
+    assert row["bytes"] == pytest.approx(4 * 16 / 3)
+    assert row["agent_messages"].tolist() == [4, 4, 8]
+    assert row["gini"] == pytest.approx(statistics.gini([4, 4, 8]))
+    assert row["in_cluster"] == 0.5  # of 8 messages, agents 0 and 1 exchanged 4
+    assert row["fact"] == 7
+    assert "time" not in row
+
+
+def test_what_is_not_known_is_left_out():
+    silent = info_of(TWO_ROUNDS.links.sender, np.zeros((2, 3, 2)), np.zeros((2, 3)))
+    tally = rows.counted(rows.nothing(3), 2, silent)
+    row = row_of(tally, silent)
+    assert row["in_cluster"] is None  # nothing came
+    assert "gini" not in row
+    assert row["agent_messages"].tolist() == [0, 0, 0]
+    assert "in_cluster" not in row_of(tally, silent, np.zeros(3, int))  # one cluster
+    served = info_of(None, None, np.ones((2, 3)))
+    tally = rows.counted(rows.nothing(3), 2, served)
+    assert "in_cluster" not in row_of(tally, served)
+    assert rows.links_row({}, tally, CLUSTER) is None
+
+
+def test_links_row():
+    tally = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    row = rows.links_row({"scheme": "near"}, tally, CLUSTER)
+    assert row["scheme"] == "near"
+    assert row["cluster"] is CLUSTER
+    assert row["links"] == [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 3]]
+
+
+def test_links_of_many_agents_are_not_kept():
+    many = rows.MOST_LINKED + 1
+    info = info_of(np.zeros((1, many, 1)), np.ones((1, many, 1)), np.ones((1, many)))
+    assert rows.counted(rows.nothing(many), 1, info).links is None

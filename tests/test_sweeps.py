@@ -1,0 +1,147 @@
+"""Runs side by side: the numbers, rows, links and resumes of one after the other."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from settings import TINY
+from toy_jobs import SIZE, toy_jobs, toy_world
+
+from experiments import jobs as jobs_module
+from experiments import run_folder, runner
+from p2pjax.simulate import prepare, side_by_side
+
+# Two schemes of three runs, five evaluations each.
+ARGS = ("--num_rounds=5", "--eval_every=1", "--checkpoint_every=2", "--num_devices=2")
+
+
+@pytest.fixture
+def run_toys(parse, tmp_path):
+    """Runs jobs that are made of nothing; returns the run folder."""
+
+    def run(*args, workdir="run", num_runs=3, **options):
+        parse(*ARGS, f"--workdir={tmp_path / workdir}", *args)
+        return runner.run_jobs("toys", toy_jobs(num_runs, **options), ("accuracy",))
+
+    return run
+
+
+def by_run(folder, name="metrics.jsonl"):
+    rows = run_folder.read(folder, name)
+    return {(r["scheme"], r["run"], r.get("round")): r for r in rows}
+
+
+def assert_same_rows(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for key, row in one.items():
+        assert row.keys() == other[key].keys()
+        for name, value in row.items():
+            if isinstance(value, (int, float, list)):
+                np.testing.assert_allclose(value, other[key][name], **tolerance)
+            else:
+                assert value == other[key][name]
+
+
+@pytest.mark.parametrize("at_once", [2, 3])
+def test_same_rows_as_one_after_the_other(run_toys, at_once):
+    alone = run_toys(workdir="alone")
+    together = run_toys(f"--runs_at_once={at_once}", workdir="together")
+    assert len(by_run(alone)) == 2 * 3 * 5
+    assert_same_rows(by_run(alone), by_run(together), rtol=1e-6)
+    # Who heard whom is counted exactly; a row per finished job, in the order of jobs.
+    links = (alone / "links.jsonl").read_bytes()
+    assert links == (together / "links.jsonl").read_bytes()
+    assert links.count(b"\n") == 6
+    for row in run_folder.read(alone, "links.jsonl"):
+        last = by_run(alone)[row["scheme"], row["run"], 5]
+        sent = np.zeros(SIZE)
+        for _, sender, count in row["links"]:
+            sent[sender] += count
+        assert sent.tolist() == last["agent_messages"]
+        assert row["cluster"] == [0, 0, 1, 1]
+
+
+def test_rows_come_evaluation_by_evaluation(run_toys):
+    folder = run_toys("--runs_at_once=2", schemes=("near",))
+    order = [(row["run"], row["round"]) for row in run_folder.read(folder)]
+    together = [(run, number) for number in range(1, 6) for run in (0, 1)]
+    assert order == together + [(2, number) for number in range(1, 6)]
+
+
+def test_a_real_study(run):
+    args = (*TINY, "--levels=80", "--num_runs=2", "--averaging=pairs")
+    alone = run(*args, workdir="alone")
+    together = run(*args, "--runs_at_once=2", workdir="together")
+    assert_same_rows(by_run(alone), by_run(together), rtol=1e-6)
+    assert "--runs_at_once=2" in (together / "run.flags").read_text()
+
+
+def test_tables_of_different_shapes_go_one_by_one(run_toys):
+    options = {"widths": (1, 2), "num_runs": 4, "schemes": ("near",)}
+    alone = run_toys(workdir="alone", **options)
+    together = run_toys("--runs_at_once=4", workdir="together", **options)
+    for name in ("metrics.jsonl", "links.jsonl"):
+        assert (alone / name).read_bytes() == (together / name).read_bytes()
+
+
+def test_batches():
+    jobs = toy_jobs(3)
+    found = [(g.start, g.stop) for g in jobs_module._groups(jobs, 2)]
+    assert found == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert [len(group) for group in jobs_module._groups(jobs, 9)] == [3, 3]
+    assert [len(group) for group in jobs_module._groups(jobs, 1)] == [1] * 6
+
+
+def test_side_by_side():
+    algorithm = toy_jobs(1)[0].algorithm
+    starts = [prepare(jax.random.key(s), algorithm, toy_world(s), 5) for s in (1, 2)]
+    both = side_by_side(starts)
+    assert both.key.shape == (2,)
+    assert both.inputs.shape == (2, 5, SIZE, 1)
+    second = jax.tree.map(lambda leaf: leaf[1], both.world)
+    jax.tree.map(np.testing.assert_array_equal, second, toy_world(2))
+    wider = starts[1]._replace(inputs=np.zeros((5, SIZE, 2), np.int32))
+    assert side_by_side([starts[0], wider]) is None
+
+
+def stop_at(monkeypatch, number):
+    """Makes the row `number` fail half-written."""
+    append, rows = run_folder.append, []
+
+    def failing(folder, name, row):
+        if name in runner.ROW_FILES:
+            rows.append(row)
+            if len(rows) == number:
+                with (folder / name).open("a") as file:
+                    file.write('{"scheme": "ne')
+                raise KeyboardInterrupt
+        append(folder, name, row)
+
+    monkeypatch.setattr(run_folder, "append", failing)
+
+
+@pytest.mark.parametrize("at_once, stops", [(1, (6, 14)), (2, (1, 6, 12, 14, 36))])
+def test_resumes_to_the_same_bytes(run_toys, monkeypatch, at_once, stops):
+    """Stopped in rows of metrics and of links, within a batch and between two."""
+    args = (f"--runs_at_once={at_once}",)
+    whole = run_toys(*args, workdir="whole")
+    for number in stops:
+        workdir = f"stopped_{number}"
+        with monkeypatch.context() as patched:
+            stop_at(patched, number)
+            with pytest.raises(SystemExit) as exit_info:
+                run_toys(*args, workdir=workdir)
+        assert exit_info.value.code == 130
+        folder = run_toys(*args, "--resume", workdir=workdir)
+        for name in runner.ROW_FILES:
+            assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_no_links_no_file(run_toys):
+    folder = run_toys(links=False, num_runs=1)
+    assert not (folder / "links.jsonl").exists()
+    assert "in_cluster" not in run_folder.read(folder)[0]
+    position = max((folder / "checkpoints").glob("*/position.json"))
+    (tally,) = json.loads(position.read_text())["tallies"]
+    assert tally["links"] is None
