@@ -326,6 +326,11 @@ def _fedavg(layers: Layout, shape: tuple[int, ...]) -> Program:
 
 
 def _virtual(synchronous: bool, layers: Layout, shape: tuple[int, ...]) -> Program:
+    if len(layers) < 2:
+        raise InputError(
+            f"Need a network with a hidden layer for clients to read, got "
+            f"{_NETWORK.value}."
+        )
     module = Columns(layers, _FLIPOUT.value, _dropout(), _SAME_DEPTH.value)
     task = classification(module, shape)
     algorithm = virtual(

@@ -587,7 +587,10 @@ def test_virtual(run, capsys):
         (("--fedavg_share=0",), "a share of clients in .0, 1. and a positive rate"),
         (("--damping=2",), "a damping above 0 and at most 1, got 2.0"),
         (("--test_share=0",), "a test share between 0 and 1"),
-        (("--size=2000", "--study=mnist"), "at most 1797 in all"),
+        (
+            ("--size=2000", "--study=mnist", "--network=64=4=10"),
+            "at most 1797 in all",
+        ),
         (("--dataset=public",), "Need --data_dir for --dataset=public"),
         (("--data_dir=x",), "Got --data_dir without --dataset"),
     ):
@@ -595,6 +598,7 @@ def test_virtual(run, capsys):
             run(*small, *args, workdir="refused", experiment="virtual")
         assert exit_info.value.code == 2
         assert re.search(message, capsys.readouterr().err)
+        assert not (folder.parent / "refused").exists()
 
 
 def test_virtual_permutes_pixels_by_client(parse):
