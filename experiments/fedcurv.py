@@ -81,6 +81,12 @@ _NUM_EPOCHS = flags.DEFINE_integer("num_epochs", 5, "Passes over own data a roun
 _TRAIN_SIZE = flags.DEFINE_integer("train_size", 300, "Points of every machine.", 1)
 _TEST_SIZE = flags.DEFINE_integer("test_size", 400, "Points of the test.", 1)
 _NUM_DIMS = flags.DEFINE_integer("num_dims", 300, "Length of a text's vector.", 1)
+_AXES = flags.DEFINE_enum(
+    "axes",
+    "principal",
+    ["principal", "random"],
+    "On which the counts of words are projected to make vectors of texts.",
+)
 _BEFORE_AVERAGING = flags.DEFINE_bool(
     "before_averaging",
     False,
@@ -101,7 +107,8 @@ def load_texts() -> list[Texts]:
 def text_worlds(texts: list[Texts]) -> Callable[[int], World]:
     """One task per agent; a tenth of its texts, other ones in every run, is the test.
 
-    Rarities of words are those in the training texts of all tasks together.
+    Rarities of words, and principal axes, are those of the training texts of all tasks
+    together, so agents have shared that much before they begin.
     """
     counts = embedding.count_ngrams([text for task in texts for text in task.texts])
     y = np.concatenate([task.y for task in texts])
@@ -116,7 +123,13 @@ def text_worlds(texts: list[Texts]) -> Callable[[int], World]:
             test.append(own[:cut])
             train.append(own[cut:])
         is_train = np.isin(np.arange(len(y)), np.concatenate(train))
-        x = embedding.embed(counts, is_train, _NUM_DIMS.value, common.SEED.value)
+        x = embedding.embed(
+            counts,
+            is_train,
+            _NUM_DIMS.value,
+            common.SEED.value,
+            principal=_AXES.value == "principal",
+        )
         examples = Examples(x, y, agent.astype(np.int32), 2)
         cluster = np.arange(len(texts), dtype=np.int32)
         return partition.world_of(examples, train, test, cluster)

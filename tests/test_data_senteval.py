@@ -120,8 +120,8 @@ def test_vectors_keep_the_angles_of_tf_idf():
     texts = [f"word{i} word{i + 1} common" for i in range(40)]
     is_train = np.arange(40) < 30
     counts = embedding.count_ngrams(texts)
-    vectors = embedding.embed(counts, is_train, num_dims=310, seed=1)
-    assert vectors.shape == (40, 310)
+    vectors = embedding.embed(counts, is_train, num_dims=130, seed=1)
+    assert vectors.shape == (40, 130)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
 
     dense = counts[:, np.unique(counts.indices)].toarray()
@@ -129,25 +129,43 @@ def test_vectors_keep_the_angles_of_tf_idf():
     weighted = dense * (np.log(31 / (1 + in_texts)) + 1)
     weighted /= np.linalg.norm(weighted, axis=1, keepdims=True)
     angles = vectors @ vectors.T
-    # A random projection to 310 numbers is right to about 1 / sqrt(310) each.
-    assert abs(angles - weighted @ weighted.T).max() < 5 / np.sqrt(310)
-    again = embedding.embed(counts, is_train, num_dims=310, seed=1)
+    # A random projection to 130 numbers is right to about 1 / sqrt(130) each.
+    assert abs(angles - weighted @ weighted.T).max() < 5 / np.sqrt(130)
+    again = embedding.embed(counts, is_train, num_dims=130, seed=1)
     np.testing.assert_array_equal(vectors, again)
-    other = embedding.embed(counts, is_train, num_dims=310, seed=2)
+    other = embedding.embed(counts, is_train, num_dims=130, seed=2)
     assert abs(vectors - other).max() > 0.01
+
+
+def test_principal_axes_are_those_of_a_singular_value_decomposition():
+    rng = np.random.default_rng(0)
+    words = [[f"a{i} b{i} c{i}", f"d{i} e{i}"] for i in range(3)]  # three themes
+    texts = [
+        " ".join(words[n % 3][k] for k in rng.integers(0, 2, 4)) + f" own{n}"
+        for n in range(60)
+    ]
+    is_train = np.arange(60) < 45
+    counts = embedding.count_ngrams(texts)
+    vectors = embedding.embed(counts, is_train, num_dims=3, principal=True)
+    dense = counts[:, np.unique(counts.indices)].toarray()
+    weighted = dense * (np.log(46 / (1 + (dense[:45] != 0).sum(0))) + 1)
+    axes = np.linalg.svd(weighted[:45], full_matrices=False)[2][:3]
+    expected = weighted @ axes.T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    # The same up to a rotation of the axes: angles between texts agree.
+    np.testing.assert_allclose(vectors @ vectors.T, expected @ expected.T, atol=0.02)
 
 
 def test_vectors_of_nothing_and_of_bad_arguments():
     counts = embedding.count_ngrams(["", "some words"])
-    vectors = embedding.embed(counts, np.array([True, True]), num_dims=3)
+    both = np.ones(2, bool)
+    vectors = embedding.embed(counts, both, num_dims=3)
     assert not vectors[0].any() and vectors[1].any()
-    for is_train, num_dims, seed in (
-        (np.zeros(2, bool), 3, 0),
-        (np.ones(2, bool), 0, 0),
-        (np.ones(2, bool), 3, -1),
-    ):
-        with pytest.raises(InputError, match="Need one training text"):
+    for is_train, num_dims, seed in ((~both, 3, 0), (both, 0, 0), (both, 3, -1)):
+        with pytest.raises(InputError, match="Need 1 training texts"):
             embedding.embed(counts, is_train, num_dims, seed)
+    with pytest.raises(InputError, match="Need 3 training texts.* got 2, 3 and 0"):
+        embedding.embed(counts, both, num_dims=3, principal=True)
 
 
 def test_points():
