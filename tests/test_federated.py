@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering import assert_lowers
 
-from p2pjax import curvature, data, owners, tasks, topology, training
+from p2pjax import curvature, data, metrics, owners, tasks, topology, training
 from p2pjax.algorithms import combination as rules
 from p2pjax.algorithms.combination import Stable, combination
 from p2pjax.algorithms.complete_training import Stop, for_epochs, until_converged
@@ -556,20 +556,22 @@ def network_world(sizes=(5, 3, 7), seed=0):
     return World(train, train, train, np.zeros(len(sizes), np.int32))
 
 
+@jit
+def gradient_of_one(params, x, y):
+    def loss_of(params):
+        batch = {"x": x[None], "y": y[None], "valid": jnp.ones(1, bool)}
+        return network_task().loss(Variables(params, {}), batch, None)[0]
+
+    return jax.grad(loss_of)(params)
+
+
 class TestCurvature:
     def reference(self, variables, examples, size):
-        task = network_task()
-        total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), variables.params)
-        for i in range(size):
-            one = {name: leaf[i : i + 1] for name, leaf in examples.items()}
-            batch = one | {"valid": np.ones(1, bool)}
-
-            def loss_of(params, batch=batch):
-                return task.loss(variables._replace(params=params), batch, None)[0]
-
-            gradient = jax.grad(loss_of)(variables.params)
-            total = jax.tree.map(lambda t, g: t + np.square(g), total, gradient)
-        return jax.tree.map(lambda t: t / size, total)
+        squares = [
+            jax.tree.map(np.square, gradient_of_one(variables.params, x, y))
+            for x, y in zip(examples["x"][:size], examples["y"][:size], strict=True)
+        ]
+        return jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *squares)
 
     @pytest.mark.parametrize("chunk", [2, 16])
     def test_fisher_is_the_mean_square_of_single_gradients(self, chunk):
@@ -640,6 +642,11 @@ def assert_equal(one, other):
 def no_curvature(key, variables, examples, size):
     del key, examples, size
     return jax.tree.map(jnp.zeros_like, variables.params)
+
+
+def test_non_finite_parameters_are_counted_by_agent():
+    params = {"a": jnp.asarray([[jnp.nan, 1], [1, 1]]), "b": jnp.asarray([jnp.inf, 0])}
+    assert metrics.non_finite(params).tolist() == [2, 0]
 
 
 class TestRelatives:
