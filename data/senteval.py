@@ -67,8 +67,8 @@ def load(data_dir: str | Path, names: tuple[str, ...] = TASKS) -> list[Texts]:
         raise not_found(path, wanted, "SentEval")
     tasks = []
     for name in names:
-        one, other = (_lines(path / name / file) for file in FILES[name])
-        tasks.append(_task(name, one, other, str(path)))
+        zero, one = (_lines(path / name / file) for file in FILES[name])
+        tasks.append(_task(name, zero, one, str(path)))
     return tasks
 
 
