@@ -67,6 +67,35 @@ def accuracy_by_round(folder: Path, label: str = "mini-batches") -> None:
     _save(figure, axes, folder, "accuracy_by_round")
 
 
+def accuracy_by_messages(folder: Path) -> None:
+    """Accuracy against what it cost, means over runs; level lines where it is free.
+
+    A level line is the best evaluation of a scheme that sends nothing. The points of a
+    scheme are its evaluations, the large one its best.
+    """
+    lines = _grouped(run_folder.read(folder), lambda row: row["scheme"])
+    figure, axes = _new_figure("messages sent by an agent")
+    for position, (name, rows) in enumerate(lines.items()):
+        color = COLORS((position + 1) / (len(lines) + 1))
+        means = {
+            number: [
+                np.mean([row[metric] for row in same])
+                for metric in ("messages", "accuracy")
+            ]
+            for number, same in _grouped(rows, lambda row: row["round"]).items()
+        }
+        messages, accuracy = np.array(list(means.values())).T
+        best, label = accuracy.argmax(), name.replace("_", " ")
+        if not messages.any():
+            axes.axhline(accuracy[best], color=color, linestyle="--", label=label)
+            continue
+        sends = messages > 0  # a logarithmic axis has no zero
+        axes.plot(messages[sends], accuracy[sends], "o-", c=color, ms=2.5, label=label)
+        axes.plot(messages[best], accuracy[best], "o", color=color, ms=8)
+    axes.set_xscale("log")
+    _save(figure, axes, folder, "accuracy_by_messages")
+
+
 def curves_by_round(
     folder: Path, names: tuple[str, ...], panel: str | None = None
 ) -> None:

@@ -182,7 +182,8 @@ def main() -> None:
     """Runs the study that the flags name."""
     summary = ("accuracy", "loss", "messages", "bytes", "worst_decile")
     folder = runner.run_jobs("next_word", make_jobs(), summary)
-    figures.accuracy_by_round(folder)
+    figures.accuracy_by_round(folder, "network epochs")
+    figures.accuracy_by_messages(folder)
     figures.print_summary(folder)
     protocol_study.print_tops(folder)
     protocol_study.print_graphs(folder)
