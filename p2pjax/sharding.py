@@ -150,6 +150,11 @@ def stay_placed(tree: PyTree, axis: int = 0) -> PyTree:
     )
 
 
+def born_in_place(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """Jits a function whose results are made where their agents live, nowhere whole."""
+    return jax.jit(lambda *args: stay_placed(fn(*args)))
+
+
 def _spec(
     leaf: jax.Array | jax.ShapeDtypeStruct, axis: int, num_devices: int
 ) -> PartitionSpec:

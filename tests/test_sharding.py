@@ -1,6 +1,7 @@
 """Several devices give the numbers of one."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -69,6 +70,20 @@ def test_state_lives_where_its_agents_do():
         kernel = last.state.variables.params["layer_1"]["kernel"]
         assert len(kernel.sharding.device_set) == 4
         assert {s.data.shape[0] for s in kernel.addressable_shards} == {1}
+
+
+def test_arrays_are_born_where_their_agents_live(monkeypatch):
+    """Nothing is made on one device and moved: that would hold all agents twice."""
+    monkeypatch.delattr(jax, "device_put")
+    make = sharding.born_in_place(
+        lambda x: {"agents": jnp.zeros((8, 3)) + x, "other": jnp.ones(3)}
+    )
+    with jax.set_mesh(sharding.agents_mesh(8)):
+        made = make(1.0)
+    shapes = {shard.data.shape for shard in made["agents"].addressable_shards}
+    assert shapes == {(2, 3)}
+    assert made["other"].is_fully_replicated
+    assert (make(2.0)["agents"] == 2).all()  # without a mesh
 
 
 def test_meshes_divide_the_agents():

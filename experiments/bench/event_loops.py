@@ -39,7 +39,7 @@ def by_waves(
     plan = method.plan(np.random.default_rng(0), world, NUM_EPOCHS)
     world = sharding.place(world)
     one_epoch = jax.jit(method.round, donate_argnums=3)
-    state = sharding.place(jax.jit(method.init)(jax.random.key(0), world))
+    state = sharding.born_in_place(method.init)(jax.random.key(0), world)
     number = 0
 
     def run() -> float:

@@ -13,6 +13,7 @@ import optax
 from experiments.bench import inputs
 from experiments.bench.jax_tasks import task_of
 from p2pjax import data, mixing, owners, sharding, training
+from p2pjax.algorithms.stepwise import identical_models
 from p2pjax.data import AgentData
 from p2pjax.mixing import Peers
 from p2pjax.types import Key, PyTree, Variables
@@ -61,12 +62,9 @@ def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
         variables = variables._replace(params=params)
         return step + want.num_steps, variables, opt_state
 
-    @jax.jit
-    def start(key: Key) -> Variables:
-        return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (want.num_agents, *leaf.shape)),
-            task.init(key),
-        )
+    def start(key: Key) -> tuple[Variables, PyTree]:
+        variables = identical_models(key, task, want.num_agents)
+        return variables, jax.vmap(learner.init)(variables)
 
     x, y = inputs.examples(want.network, want.num_agents, want.num_examples)
     sizes = np.full(want.num_agents, want.num_examples, np.int32)
@@ -74,8 +72,7 @@ def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
     weight = np.full(ids.shape, 1 / ids.shape[1], np.float32)
     agents = sharding.place(AgentData({"x": x, "y": y}, sizes))
     peers = sharding.place(Peers(ids, weight))
-    variables = sharding.place(start(jax.random.key(0)))
-    state = jnp.int32(0), variables, jax.vmap(learner.init)(variables)
+    state = jnp.int32(0), *sharding.born_in_place(start)(jax.random.key(0))
     return one_round, state, agents, peers
 
 
