@@ -117,6 +117,17 @@ def test_real_table(real_data):
     assert examples.y.sum() == 558
     assert np.isfinite(examples.x).all()
     assert examples.x[:, [15, 33, 36]].sum(0).tolist() == [603, 1354, 820]
+    # Nobody can be right for 98 % of these patients, as was published.
+    assert hospital.ceiling(examples) == pytest.approx(0.689, abs=1e-3)
+
+
+def test_ceiling_is_that_of_a_guess_for_every_kind_of_patient():
+    examples = marked(4, 2)
+    x = np.array([[0], [0], [0], [1], [0], [1]], np.float32)
+    # Of the positive ones 3/4 are of kind 0, of the negative ones 1/2.
+    found = hospital.ceiling(examples._replace(x=x))
+    assert found == pytest.approx((3 / 4 + 1 / 2) / 2)
+    assert hospital.ceiling(examples) == 1
 
 
 def marked(num_positive, num_negative):
