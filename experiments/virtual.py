@@ -271,6 +271,8 @@ def classification(module: Columns | VariationalMLP, shape: tuple[int, ...]) -> 
         module,
         shape,
         num_samples=_NUM_SAMPLES.value,
+        flipout=_FLIPOUT.value,
+        dropout=_DROPOUT.value,
         objective=OBJECTIVES[_OBJECTIVE.value],
     )
 
@@ -279,7 +281,7 @@ def _bayesian(
     build: Callable[..., Algorithm], layers: Layout, shape: tuple[int, ...]
 ) -> Program:
     """One network, learned by as many passes as a client's refinement."""
-    module = VariationalMLP(layers, _FLIPOUT.value, _dropout())
+    module = VariationalMLP(layers)
     coordinates = gaussian.SOFTPLUS
     task = inference.in_coordinates(classification(module, shape), coordinates)
 
@@ -310,10 +312,11 @@ def _fedavg(layers: Layout, shape: tuple[int, ...]) -> Program:
             "Need a share of clients in (0, 1] and a positive rate for FedAvg, got "
             f"{_FEDAVG_SHARE.value} and {_FEDAVG_RATE.value}."
         )
-    module = VariationalMLP(layers, _FLIPOUT.value, _dropout())
-    task = inference.in_coordinates(
-        inference.classification(module, shape, num_samples=1), gaussian.POINT
+    module = VariationalMLP(layers)
+    task = inference.classification(
+        module, shape, num_samples=1, dropout=_DROPOUT.value
     )
+    task = inference.in_coordinates(task, gaussian.POINT)
     algorithm = fedavg(
         task,
         training.gradient_descent(task, optax.sgd(_FEDAVG_RATE.value)),
@@ -331,7 +334,7 @@ def _virtual(synchronous: bool, layers: Layout, shape: tuple[int, ...]) -> Progr
             f"Need a network with a hidden layer for clients to read, got "
             f"{_NETWORK.value}."
         )
-    module = Columns(layers, _FLIPOUT.value, _dropout(), _SAME_DEPTH.value)
+    module = Columns(layers, _SAME_DEPTH.value)
     task = classification(module, shape)
     algorithm = virtual(
         task,
@@ -363,12 +366,6 @@ def _program(algorithm: Algorithm, task: Task) -> Program:
 
 def _adam() -> optax.GradientTransformation:
     return optax.adam(common.learning_rate(1e-3))
-
-
-def _dropout() -> float:
-    if not 0 <= _DROPOUT.value < 1:
-        raise InputError(f"Need a dropout of 0 or more below 1, got {_DROPOUT.value}.")
-    return _DROPOUT.value
 
 
 def make_jobs() -> list[Job]:

@@ -15,6 +15,7 @@ import optax
 
 from p2pjax import training
 from p2pjax.gaussian import Coordinates, Gaussian
+from p2pjax.models.variational import draw
 from p2pjax.tasks import Task, as_float
 from p2pjax.training import Extra, Learner
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
@@ -44,6 +45,8 @@ def classification(
     input_shape: tuple[int, ...],
     *,
     num_samples: int,
+    flipout: bool = True,
+    dropout: float = 0.0,
     objective: Objective = expected,
 ) -> Task:
     """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
@@ -55,10 +58,14 @@ def classification(
       module: of `models.variational`, from `[B, *input_shape]` to logits `[B, k]`.
       input_shape: shape of one example.
       num_samples: networks drawn for every batch.
+      flipout: see `models.variational.draw`.
+      dropout: in training, see there.
       objective: how the losses of the draws make one loss.
     """
     if num_samples < 1:
         raise InputError(f"Need one draw of the weights or more, got {num_samples}.")
+    if not 0 <= dropout < 1:
+        raise InputError(f"Need a dropout of 0 or more below 1, got {dropout}.")
 
     def init_fn(key: Key) -> Variables:
         mean = module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
@@ -69,14 +76,12 @@ def classification(
 
     def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:
         """`[S, B, k]`."""
-        collections = {"params": q.mean, "deviation": q.deviation}
         inputs = as_float(x)
 
         def one_draw(key: Key) -> Array:
-            key_sample, key_dropout = jax.random.split(key)
-            rngs = {"sample": key_sample, "dropout": key_dropout}
-            logits = module.apply(collections, inputs, train=train, rngs=rngs)
-            return jax.nn.log_softmax(jnp.asarray(logits))
+            rate = dropout if train else 0.0
+            collections = draw(key, q, len(inputs), flipout=flipout, dropout=rate)
+            return jax.nn.log_softmax(jnp.asarray(module.apply(collections, inputs)))
 
         return jax.vmap(one_draw)(jax.random.split(key, num_samples))
 

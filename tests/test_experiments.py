@@ -565,6 +565,7 @@ def test_virtual(run, capsys):
         "--num_rounds=2",
         "--eval_every=1",
         "--agent_loop=0",
+        "--num_devices=1",
     )
     folder = run(*small, "--methods=fedavg,virtual", experiment="virtual")
     rows = run_folder.read(folder)

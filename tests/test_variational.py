@@ -137,18 +137,17 @@ class TestLayers:
         mean = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
         deviation = {"kernel": rng.uniform(0.5, 2, (3, 2)), "bias": np.array([0.5, 2])}
         as_float = partial(jax.tree.map, lambda leaf: jnp.asarray(leaf, jnp.float32))
-        collections = {"params": as_float(mean), "deviation": as_float(deviation)}
+        q = Gaussian(as_float(mean), as_float(deviation))
+        layer = variational.Dense(2)
         expected = np.asarray(x) @ mean["kernel"] + mean["bias"]
         variance = np.asarray(x) ** 2 @ deviation["kernel"] ** 2
         variance = variance + deviation["bias"] ** 2
         num_draws = 20_000
         keys = jax.random.split(jax.random.key(1), num_draws)
         for flipout in (False, True):
-            layer = variational.Dense(flipout, features=2)
-            draw = partial(layer.apply, collections, x)
-            outputs = np.asarray(
-                jax.vmap(lambda k, d=draw: d(rngs={"sample": k}))(keys)
-            )
+            draw = partial(variational.draw, flipout=flipout, dropout=0.0)
+            draws = jit(jax.vmap(lambda k, d=draw: layer.apply(d(k, q, 2), x)))
+            outputs = np.asarray(draws(keys))
             error = np.sqrt(variance / num_draws)
             assert (np.abs(outputs.mean(0) - expected) < 5 * error).all()
             relative = outputs.var(0) / variance - 1
@@ -161,15 +160,16 @@ class TestLayers:
 
     def test_dropout(self):
         x = jnp.ones((400, 50))
-        kept = variational.dropped(jax.random.key(0), x, 0.3)
+        layer = variational.Dense(features=2)
+        params = jit(layer.init)(jax.random.key(0), x)["params"]
+        draw = partial(variational.draw, jax.random.key(1), Gaussian(params, {}), 400)
+        found = draw(flipout=True, dropout=0.3)
+        assert set(found) == {"params", "kept"}  # no deviations, nothing perturbed
+        kept = found["kept"]["kernel"]
         assert abs(float(kept.mean()) - 1) < 0.03
         assert abs(float((kept == 0).mean()) - 0.3) < 0.02
-        layer = variational.Dense(dropout=0.5, features=2)
-        params = layer.init(jax.random.key(0), x)
-        plain = layer.apply(params, x)
-        rngs = {"dropout": jax.random.key(1)}
-        assert (layer.apply(params, x, True, rngs=rngs) != plain).any()
-        close(plain, x @ params["params"]["kernel"])
+        close(layer.apply(found, x), (x * kept) @ params["kernel"])
+        assert set(draw(flipout=True, dropout=0.0)) == {"params"}
 
     @pytest.mark.parametrize("same_depth", [False, True])
     def test_columns(self, same_depth):
@@ -197,9 +197,9 @@ class TestLayers:
             variational.Columns((2,)).init(jax.random.key(0), jnp.ones((1, 3)))
 
 
-def small_task(**options):
-    module = variational.VariationalMLP((4, 3), dropout=0.1)
-    task = inference.classification(module, (5,), num_samples=2, **options)
+def small_task():
+    module = variational.VariationalMLP((4, 3))
+    task = inference.classification(module, (5,), num_samples=2, dropout=0.1)
     return Task(*map(jit, task))
 
 
@@ -229,12 +229,11 @@ class TestClassification:
         q = task.init(jax.random.key(0)).params
         wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.deviation))
         keys = jax.random.split(jax.random.key(0), 6)
-        collections = {"params": wide.mean, "deviation": wide.deviation}
 
         @jit
         def softmax(key):
-            rngs = {"sample": jax.random.split(key)[0]}
-            return jax.nn.softmax(module.apply(collections, BATCH["x"], rngs=rngs))
+            found = variational.draw(key, wide, 4, flipout=True, dropout=0.0)
+            return jax.nn.softmax(module.apply(found, BATCH["x"]))
 
         outputs = [softmax(key) for key in keys]
         mean = np.mean(outputs, axis=0)
@@ -264,7 +263,11 @@ class TestClassification:
 
     def test_refuses(self):
         with pytest.raises(InputError, match="one draw of the weights or more, got 0"):
-            inference.classification(variational.Dense(), (2,), num_samples=0)
+            inference.classification(variational.Dense(2), (2,), num_samples=0)
+        with pytest.raises(InputError, match="dropout of 0 or more below 1, got 1.0"):
+            inference.classification(
+                variational.Dense(2), (2,), num_samples=1, dropout=1.0
+            )
 
 
 def test_divergence_counts_per_example_of_whoever_learns():

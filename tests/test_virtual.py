@@ -309,7 +309,7 @@ def test_narrower_coordinates(deviation):
 
 
 def network_task():
-    return inference.classification(Columns((4, 3), dropout=0.2), (5,), num_samples=2)
+    return inference.classification(Columns((4, 3)), (5,), num_samples=2, dropout=0.2)
 
 
 def network_world():

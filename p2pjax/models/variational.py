@@ -4,8 +4,10 @@ Corinzia, Buhmann (2019), "Variational federated multi-task learning"; flipout i
 et al. (2018), "Flipout: efficient pseudo-independent weight perturbations on
 mini-batches".
 
-Collection `params` holds the means and collection `deviation`, of the same structure,
-the deviations. Applied without deviations a network computes with its means.
+Modules draw nothing: everything random of one network is in collections that `draw`
+makes. `params` holds the means, `perturbation` what the draw adds to them, `signs` the
+signs of flipout and `kept` the inputs that dropout leaves. With `params` alone a
+network is an ordinary one.
 """
 
 from collections.abc import Sequence
@@ -13,51 +15,58 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from p2pjax.types import Array, InputError, Key
+from p2pjax.gaussian import Gaussian
+from p2pjax.types import Array, InputError, Key, PyTree
 
 KERNEL_INIT = nn.initializers.glorot_uniform()
 GATE_INIT = nn.initializers.uniform(0.1)  # as in the authors' code: nearly shut
 
 
-class Weights(nn.Module):
-    """Base of layers that own normal weights.
+def draw(
+    key: Key, q: Gaussian, batch_size: int, *, flipout: bool, dropout: float
+) -> dict[str, PyTree]:
+    """Collections of one network, to be applied to one batch.
 
-    Attributes:
-      flipout: every example of a batch sees perturbations of its own signs; else all
-        examples of a batch see the same weights.
-      dropout: share of a dense layer's inputs that training leaves out.
+    Args:
+      key: source of everything random.
+      q: the network's weights.
+      batch_size: B.
+      flipout: every example sees the perturbation with signs of its own; else all
+        examples see the same weights.
+      dropout: share of every dense layer's inputs that is left out.
     """
+    key_noise, key_signs, key_kept = jax.random.split(key, 3)
+    leaves, structure = jax.tree.flatten(q.mean)
+    dtype = leaves[0].dtype
+    # One call for all layers: compiling a random number generator takes long.
+    collections = {"params": q.mean}
+    if jax.tree.leaves(q.deviation):
+        noise = jax.random.normal(
+            key_noise, (sum(leaf.size for leaf in leaves),), dtype
+        )
+        parts = _cut(noise, [leaf.size for leaf in leaves])
+        drawn = [part.reshape(w.shape) for part, w in zip(parts, leaves, strict=True)]
+        drawn = jax.tree.unflatten(structure, drawn)
+        collections["perturbation"] = jax.tree.map(jnp.multiply, q.deviation, drawn)
+        if flipout:  # of inputs and outputs of every matrix
+            widths = [sum(leaf.shape) if leaf.ndim == 2 else 0 for leaf in leaves]
+            shape = (batch_size, sum(widths))
+            bits = jax.random.bits(key_signs, shape, jnp.uint8) & jnp.uint8(1)
+            signs = _cut(2 * bits.astype(dtype) - 1, widths)
+            collections["signs"] = jax.tree.unflatten(structure, signs)
+    if dropout > 0:
+        widths = [leaf.shape[0] if leaf.ndim == 2 else 0 for leaf in leaves]
+        is_kept = jax.random.bernoulli(key_kept, 1 - dropout, (batch_size, sum(widths)))
+        kept = _cut(is_kept.astype(dtype) / (1 - dropout), widths)
+        collections["kept"] = jax.tree.unflatten(structure, kept)
+    return collections
 
-    flipout: bool = True
-    dropout: float = 0.0
 
-    def vector(self, name: str, init: nn.initializers.Initializer, size: int) -> Array:
-        """One draw of a vector of weights."""
-        mean = self.param(name, init, (size,))
-        perturbation = self._perturbation(name, mean)
-        return mean if perturbation is None else mean + perturbation
-
-    def dense(self, name: str, x: Array, features: int, train: bool) -> Array:
-        """`x` times one draw of a matrix of weights, `[B, features]`."""
-        mean = self.param(name, KERNEL_INIT, (x.shape[-1], features))
-        if train and self.dropout > 0:
-            x = dropped(self.make_rng("dropout"), x, self.dropout)
-        perturbation = self._perturbation(name, mean)
-        if perturbation is None:
-            return x @ mean
-        if not self.flipout:
-            return x @ (mean + perturbation)
-        key_in, key_out = jax.random.split(self.make_rng("sample"))
-        signs_in = random_signs(key_in, x)
-        signs_out = random_signs(key_out, jnp.zeros((len(x), features), x.dtype))
-        return flipped(x, mean, perturbation, signs_in, signs_out)
-
-    def _perturbation(self, name: str, mean: Array) -> Array | None:
-        if not self.has_variable("deviation", name):
-            return None
-        noise = jax.random.normal(self.make_rng("sample"), mean.shape, mean.dtype)
-        return self.get_variable("deviation", name) * noise
+def _cut(values: Array, widths: Sequence[int]) -> list[Array]:
+    """Consecutive pieces of the last axis."""
+    return jnp.split(values, np.cumsum(widths)[:-1], axis=-1)
 
 
 def flipped(
@@ -67,16 +76,29 @@ def flipped(
     return x @ mean + ((x * signs_in) @ perturbation) * signs_out
 
 
-def random_signs(key: Key, like: Array) -> Array:
-    """-1 or 1, of the shape of `like`."""
-    bits = jax.random.bits(key, like.shape, jnp.uint8) & jnp.uint8(1)
-    return 2 * bits.astype(like.dtype) - 1
+class Weights(nn.Module):
+    """Base of layers whose weights were drawn."""
 
+    def vector(self, name: str, init: nn.initializers.Initializer, size: int) -> Array:
+        """A vector of weights."""
+        mean = self.param(name, init, (size,))
+        perturbation = self.get_variable("perturbation", name)
+        return mean if perturbation is None else mean + perturbation
 
-def dropped(key: Key, x: Array, rate: float) -> Array:
-    """Dropout that keeps the expectation."""
-    is_kept = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(is_kept, x / (1 - rate), jnp.zeros_like(x))
+    def dense(self, name: str, x: Array, features: int) -> Array:
+        """`x` times a matrix of weights, `[B, features]`."""
+        mean = self.param(name, KERNEL_INIT, (x.shape[-1], features))
+        perturbation = self.get_variable("perturbation", name)
+        signs = self.get_variable("signs", name)
+        kept = self.get_variable("kept", name)
+        if kept is not None:
+            x = x * kept
+        if perturbation is None:
+            return x @ mean
+        if signs is None:
+            return x @ (mean + perturbation)
+        inputs = x.shape[-1]
+        return flipped(x, mean, perturbation, signs[:, :inputs], signs[:, inputs:])
 
 
 class Dense(Weights):
@@ -86,11 +108,11 @@ class Dense(Weights):
       features: cells of the layer.
     """
 
-    features: int = 1
+    features: int
 
     @nn.compact
-    def __call__(self, x: Array, train: bool = False) -> Array:
-        output = self.dense("kernel", x, self.features, train)
+    def __call__(self, x: Array) -> Array:
+        output = self.dense("kernel", x, self.features)
         bias = self.vector("bias", nn.initializers.zeros, self.features)
         return output + bias[None]
 
@@ -102,17 +124,15 @@ class LateralDense(Weights):
       features: cells of the layer.
     """
 
-    features: int = 1
+    features: int
 
     @nn.compact
-    def __call__(self, client: Array, server: Array, train: bool = False) -> Array:
+    def __call__(self, client: Array, server: Array) -> Array:
         zeros = nn.initializers.zeros
         shift = self.vector("lateral_bias", zeros, server.shape[-1])
-        lateral = self.dense(
-            "lateral", nn.relu(server + shift[None]), self.features, train
-        )
+        lateral = self.dense("lateral", nn.relu(server + shift[None]), self.features)
         gate = self.vector("gate", GATE_INIT, self.features)
-        own = self.dense("kernel", client, self.features, train)
+        own = self.dense("kernel", client, self.features)
         bias = self.vector("bias", zeros, self.features)
         return own + gate[None] * lateral + bias[None]
 
@@ -122,20 +142,16 @@ class VariationalMLP(nn.Module):
 
     Attributes:
       features: cells of every layer, without the input.
-      flipout: see `Weights`.
-      dropout: see `Weights`.
     """
 
     features: Sequence[int]
-    flipout: bool = True
-    dropout: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Array, train: bool = False) -> Array:
+    def __call__(self, x: Array) -> Array:
         hidden = x.reshape(x.shape[0], -1)
         for layer, features in enumerate(self.features, start=1):
-            dense = Dense(self.flipout, self.dropout, features, name=f"layer_{layer}")
-            hidden = dense(hidden, train)
+            dense = Dense(features, name=f"layer_{layer}")
+            hidden = dense(hidden)
             if layer < len(self.features):
                 hidden = nn.relu(hidden)
         return hidden
@@ -150,53 +166,41 @@ class Columns(nn.Module):
 
     Attributes:
       features: cells of every layer, without the input.
-      flipout: see `Weights`.
-      dropout: see `Weights`.
       same_depth: a client's layer reads the server's at its own height instead, as in
         the authors' code; the server then has as many layers as the client.
     """
 
     features: Sequence[int]
-    flipout: bool = True
-    dropout: float = 0.0
     same_depth: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, train: bool = False) -> Array:
+    def __call__(self, x: Array) -> Array:
         if len(self.features) < 2:
             raise InputError(
                 f"Need a hidden layer for clients to read, got layers {self.features}."
             )
         x = x.reshape(x.shape[0], -1)
         num_server = len(self.features) - (0 if self.same_depth else 1)
-        heights = ServerColumn(
-            self.flipout, self.dropout, self.features[:num_server], name="server"
-        )(x, train)
+        heights = ServerColumn(self.features[:num_server], name="server")(x)
         read = heights[1:] if self.same_depth else heights
-        return ClientColumn(self.flipout, self.dropout, self.features, name="client")(
-            x, read, train
-        )
+        return ClientColumn(self.features, name="client")(x, read)
 
 
 class ServerColumn(nn.Module):
     """All heights of the server's network, the input first.
 
     Attributes:
-      flipout: see `Weights`.
-      dropout: see `Weights`.
       features: cells of every layer, without the input.
     """
 
-    flipout: bool
-    dropout: float
     features: Sequence[int]
 
     @nn.compact
-    def __call__(self, x: Array, train: bool) -> list[Array]:
+    def __call__(self, x: Array) -> list[Array]:
         heights = [x]
         for layer, features in enumerate(self.features, start=1):
-            dense = Dense(self.flipout, self.dropout, features, name=f"layer_{layer}")
-            heights.append(nn.relu(dense(heights[-1], train)))
+            dense = Dense(features, name=f"layer_{layer}")
+            heights.append(nn.relu(dense(heights[-1])))
         return heights
 
 
@@ -204,23 +208,17 @@ class ClientColumn(nn.Module):
     """A client's network; the last layer gives logits.
 
     Attributes:
-      flipout: see `Weights`.
-      dropout: see `Weights`.
       features: cells of every layer, without the input.
     """
 
-    flipout: bool
-    dropout: float
     features: Sequence[int]
 
     @nn.compact
-    def __call__(self, x: Array, server: Sequence[Array], train: bool) -> Array:
+    def __call__(self, x: Array, server: Sequence[Array]) -> Array:
         hidden = x
         for layer, features in enumerate(self.features, start=1):
-            dense = LateralDense(
-                self.flipout, self.dropout, features, name=f"layer_{layer}"
-            )
-            hidden = dense(hidden, server[layer - 1], train)
+            dense = LateralDense(features, name=f"layer_{layer}")
+            hidden = dense(hidden, server[layer - 1])
             if layer < len(self.features):
                 hidden = nn.relu(hidden)
         return hidden
