@@ -10,7 +10,7 @@ that have the same head for one task.
 """
 
 import itertools
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from experiments import common, figures, run_folder, runner, task_data
 from experiments.runner import Program
 from experiments.task_data import EMBEDDED, Dataset, Limits
 from p2pjax import InputError, graphs, statistics, task_groups, training
-from p2pjax import data as agent_data
 from p2pjax.algorithms.multi_task import multi_task
 from p2pjax.data import World
 from p2pjax.models.encoder import Encoder
@@ -185,26 +184,20 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
     return Program(algorithm, evaluate)
 
 
-def make_vocabulary(datasets: dict[str, Dataset]) -> Pieces:
-    """The pieces of all tasks' texts: read, or made.
+def keep_vocabulary(pieces: Pieces) -> None:
+    """Writes it to the work folder and names it in the flags.
 
-    One that was made is kept in the work folder and named in the flags, because
-    training it again may give another.
+    Training it again may give another, so reruns have to read it.
     """
-    if _VOCABULARY.value is not None:
-        return word_pieces.read(_VOCABULARY.value)
-    pieces = task_data.vocabulary(datasets, _NUM_PIECES.value)
-    if common.WORKDIR.value is not None and not set(datasets) <= set(EMBEDDED):
-        path = Path(common.WORKDIR.value) / "vocabulary.txt"
-        if path.exists():
-            raise InputError(
-                f"Need a work folder without results, but {path} exists: choose "
-                f"another --workdir, or use it by --vocabulary={path}."
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        word_pieces.write(path, pieces)
-        flags.FLAGS["vocabulary"].value = str(path)
-    return pieces
+    path = Path(common.WORKDIR.value or ".") / "vocabulary.txt"
+    if path.exists():
+        raise InputError(
+            f"Need a work folder without results, but {path} exists: choose another "
+            f"--workdir, or use it by --vocabulary={path}."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    word_pieces.write(path, pieces)
+    flags.FLAGS["vocabulary"].value = str(path)
 
 
 def make_jobs() -> list[runner.Job]:
@@ -213,33 +206,36 @@ def make_jobs() -> list[runner.Job]:
     num_users = size * common.NUM_RUNS.value
     datasets = task_data.load(names, num_users, seed, common.DATA_DIR.value)
     cases = make_cases(datasets)
-    pieces = make_vocabulary(datasets)
+    if _VOCABULARY.value is None:
+        pieces = task_data.vocabulary(datasets, _NUM_PIECES.value)
+    else:
+        pieces = word_pieces.read(_VOCABULARY.value)
     limits = Limits(_MIN_TRAIN.value, _MAX_TRAIN.value, _MAX_EXAMPLES.value)
 
-    @cache
-    def worlds_of(name: str) -> list[World]:
-        make = partial(
-            task_data.world,
-            datasets[name],
+    worlds = {
+        name: task_data.worlds(
+            dataset,
             pieces,
             limits,
             num_agents=size,
             length=_LENGTH.value,
             seed=seed,
+            num_runs=common.NUM_RUNS.value,
         )
-        return agent_data.same_widths(
-            [make(run=run) for run in range(common.NUM_RUNS.value)]
-        )
+        for name, dataset in datasets.items()
+    }
+    programs = [build_program(case, datasets, pieces) for case in cases]
+    if _VOCABULARY.value is None and not set(names) <= set(EMBEDDED):
+        keep_vocabulary(pieces)
 
     def world_of(case: Case, run: int) -> World:
-        own = [worlds_of(name)[run] for name in case.names]
+        own = [worlds[name][run] for name in case.names]
         if case.method == "mono":
             own = [task_data.concatenated(own)]
         return task_groups.joined_world(own)
 
     jobs = []
-    for case in cases:
-        program = build_program(case, datasets, pieces)
+    for case, program in zip(cases, programs, strict=True):
         for run in range(common.NUM_RUNS.value):
             jobs.append(
                 runner.Job(

@@ -148,7 +148,7 @@ def task_of(dataset: Dataset, encoder: Encoder, length: int, pieces: Pieces) -> 
     return token_tasks.masked_token(encoder, length, pieces.mask)
 
 
-def world(
+def worlds(
     dataset: Dataset,
     pieces: Pieces,
     limits: Limits,
@@ -156,34 +156,48 @@ def world(
     num_agents: int,
     length: int,
     seed: int,
-    run: int,
-) -> World:
-    """Its agents' examples in one run: other users, or another division."""
-    rng = np.random.default_rng([seed, run])
+    num_runs: int,
+) -> list[World]:
+    """Its agents' examples in every run: other users, or another division.
+
+    All have the same shapes.
+    """
     content = dataset.content
+    sources = [np.random.default_rng([seed, run]) for run in range(num_runs)]
     if isinstance(content, Tagged):
-        return ner.world_of_sentences(
+        divide = partial(
+            ner.world_of_sentences,
             content,
             pieces,
             ner.label_set(content),
-            rng,
             num_agents=num_agents,
             length=length,
             share=SHARE.get(dataset.name, 1.0),
             max_examples=limits.max_examples,
         )
+        return agent_data.same_widths([divide(rng) for rng in sources])
     corpus = masked.encode(content, pieces)
-    users = text.select(
-        corpus,
-        num_agents=num_agents,
-        run=run,
-        seed=seed,
-        min_train=limits.min_train,
-        max_train=limits.max_train,
-    )
-    return masked.world_of_users(
-        corpus, users, rng, pieces, length=length, max_examples=limits.max_examples
-    )
+    every = []
+    for run, rng in enumerate(sources):
+        users = text.select(
+            corpus,
+            num_agents=num_agents,
+            run=run,
+            seed=seed,
+            min_train=limits.min_train,
+            max_train=limits.max_train,
+        )
+        every.append(
+            masked.world_of_users(
+                corpus,
+                users,
+                rng,
+                pieces,
+                length=length,
+                max_examples=limits.max_examples,
+            )
+        )
+    return agent_data.same_widths(every)
 
 
 def concatenated(worlds: list[World]) -> World:

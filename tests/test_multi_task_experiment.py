@@ -80,8 +80,7 @@ def test_mono_is_one_task_and_mt_two(parse):
 def test_refusals(parse, args, message):
     parse(*SMALL, *args, experiment="multi_task")
     with pytest.raises(InputError, match=message):
-        for job in multi_task.make_jobs():
-            job.make_world()
+        multi_task.make_jobs()
 
 
 def test_a_trained_vocabulary_is_kept_and_named(parse, tmp_path, monkeypatch):
