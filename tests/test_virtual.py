@@ -72,6 +72,7 @@ def conjugate(mean, deviation, c):
 
 
 CONJUGATE = scalar_task(conjugate)
+evaluate_scalar = on_test_sets(CONJUGATE)
 
 
 def world_of(factors):
@@ -335,43 +336,57 @@ def network_virtual(**options):
     )
 
 
-@pytest.mark.parametrize("synchronous", [False, True])
 class TestNetworks:
+    @pytest.mark.parametrize("synchronous", [False, True])
     def test_lowers_for_accelerators(self, synchronous):
         algorithm = network_virtual(synchronous=synchronous, agent_loop=training.VMAP)
         for platform in ("tpu", "cuda"):
             assert_lowers(algorithm, network_world(), platform)
 
-    def test_loops_agree_and_trace_once(self, synchronous):
-        """One agent after the other is the same as all side by side."""
-        world, task = network_world(), network_task()
-        evaluate = on_test_sets(task, training.VMAP)
+    def test_agents_in_place_are_the_same_as_side_by_side(self):
+        world = jax.tree.map(jnp.asarray, network_world())
         finals = []
         for agent_loop in (training.IN_PLACE, training.VMAP):
-            algorithm = network_virtual(synchronous=synchronous, agent_loop=agent_loop)
-            traces = []
-
-            def counted(*args, algorithm=algorithm, traces=traces):
-                traces.append(None)
-                return algorithm.round(*args)
-
-            counting = algorithm._replace(round=counted)
-            *_, snapshot = simulate(
-                jax.random.key(0), counting, world, 2, eval_every=1, evaluate=evaluate
-            )
-            assert len(traces) == 1
-            finals.append(jax.tree.map(np.asarray, snapshot.state))
-            assert snapshot.metrics["accuracy"].shape == (3,)
-            models = algorithm.models(snapshot.state)
-            assert {leaf.shape[0] for leaf in jax.tree.leaves(models)} == {3}
+            algorithm = network_virtual(agent_loop=agent_loop)
+            state = jit(algorithm.init)(jax.random.key(0), world)
+            inputs = algorithm.plan(np.random.default_rng(0), world, 2)
+            one_round = jit(algorithm.round)
+            for t in range(2):
+                key = jax.random.key(t)
+                state, info = one_round(key, jnp.int32(t), inputs[t], state, world)
+            finals.append(state)
         for one, other in zip(*map(jax.tree.leaves, finals), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-        state = finals[0]
-        shared = state.server.mean["layer_1"]["kernel"].size
-        assert shared == 5 * 4
-        assert snapshot.info.payload.max() == 2 * (5 * 4 + 4)
+        assert info.payload.max() == 2 * (5 * 4 + 4)
         for leaf in jax.tree.leaves((state.clients.deviation, state.server.deviation)):
             assert (leaf > 0).all()
+        models = algorithm.models(state)
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(models)} == {3}
+        shapes = jax.eval_shape(on_test_sets(network_task()), models, world)
+        assert shapes["accuracy"].shape == (3,)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_traces_once(synchronous):
+    algorithm = scalar_virtual(num_epochs=1, synchronous=synchronous)
+    traces = []
+
+    def counted(*args):
+        traces.append(None)
+        return algorithm.round(*args)
+
+    counting = algorithm._replace(round=counted)
+    for seed in range(2):
+        for snapshot in simulate(
+            jax.random.key(seed),
+            counting,
+            world_of(LIKELIHOODS),
+            3,
+            eval_every=1,
+            evaluate=evaluate_scalar,
+        ):
+            assert snapshot.metrics["accuracy"].shape == (2,)
+    assert len(traces) == 1
 
 
 class TestSeveral:

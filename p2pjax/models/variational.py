@@ -64,7 +64,7 @@ def draw(
     return collections
 
 
-def _cut(values: Array, widths: Sequence[int]) -> list[Array]:
+def _cut(values: Array, widths: Sequence[int]) -> Sequence[Array]:
     """Consecutive pieces of the last axis."""
     return jnp.split(values, np.cumsum(widths)[:-1], axis=-1)
 
@@ -82,15 +82,15 @@ class Weights(nn.Module):
     def vector(self, name: str, init: nn.initializers.Initializer, size: int) -> Array:
         """A vector of weights."""
         mean = self.param(name, init, (size,))
-        perturbation = self.get_variable("perturbation", name)
+        perturbation = self._drawn("perturbation", name)
         return mean if perturbation is None else mean + perturbation
 
     def dense(self, name: str, x: Array, features: int) -> Array:
         """`x` times a matrix of weights, `[B, features]`."""
         mean = self.param(name, KERNEL_INIT, (x.shape[-1], features))
-        perturbation = self.get_variable("perturbation", name)
-        signs = self.get_variable("signs", name)
-        kept = self.get_variable("kept", name)
+        perturbation = self._drawn("perturbation", name)
+        signs = self._drawn("signs", name)
+        kept = self._drawn("kept", name)
         if kept is not None:
             x = x * kept
         if perturbation is None:
@@ -99,6 +99,9 @@ class Weights(nn.Module):
             return x @ (mean + perturbation)
         inputs = x.shape[-1]
         return flipped(x, mean, perturbation, signs[:, :inputs], signs[:, inputs:])
+
+    def _drawn(self, collection: str, name: str) -> Array | None:
+        return self.get_variable(collection, name)
 
 
 class Dense(Weights):
