@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jax
 from absl import logging
 
 from experiments import common
@@ -48,14 +49,18 @@ def _held(job: Job) -> int:
 def _need(batch: Batch) -> Need:
     algorithm, evaluate = batch.jobs[0].program
     num_rounds = min(common.EVAL_EVERY.value, common.NUM_ROUNDS.value)
-    return memory.need(batch.start, algorithm, num_rounds, evaluate)
+    need = memory.need(batch.start, algorithm, num_rounds, evaluate)
+    if jax.default_backend() != "cpu":
+        return need
+    # While a checkpoint is written, a copy of the state is in the same memory.
+    return need._replace(working=max(need.working, need.models + need.memory))
 
 
 PARTS = {
     "models": "models",
     "memory": "optimizers and messages",
     "data": "data",
-    "working": "training and evaluation",
+    "working": "training, evaluation and checkpoints",
 }
 
 

@@ -404,8 +404,9 @@ def test_every_flag_has_a_sentence(parse, experiment):
     parse("--num_runs=1", experiment=experiment)
     for module, own in flags.FLAGS.flags_by_module_dict().items():
         for flag in own if module.startswith("experiments.") else ():
-            assert flag.help[0].isupper() and flag.help.endswith("."), flag.name
-            assert len(flag.help.split()) > 2, flag.name
+            sentence = re.sub("^<.*?>: ", "", flag.help)  # without the choices
+            assert sentence[0].isupper() and sentence.endswith("."), flag.name
+            assert len(sentence.split()) > 2, flag.name
     listed = flags.FLAGS.get_key_flags_for_module(f"experiments.{experiment}")
     assert {flag.name for flag in listed} >= {"seed", "workdir", "verbosity"}
 
@@ -437,7 +438,7 @@ def test_command_line(tmp_path):
     assert bad.stderr == "Unknown command line flag 'levls'. Did you mean: levels ?\n"
     helped = command("--help").stdout
     assert helped.startswith(femnist.__doc__.splitlines()[0])
-    listed = set(re.findall(r"^  --(?:\[no\])?(\w+):", helped, re.MULTILINE))
+    listed = set(re.findall(r"^  (?:-v,)?--(?:\[no\])?(\w+):", helped, re.MULTILINE))
     shared = common, averaging_study, femnist
     own = {name for module in shared for name in flag_names(module)}
     assert listed == own | {"verbosity"}
@@ -538,6 +539,11 @@ def test_next_word(run, capsys):
     ]
     assert [row["messages"] for row in rows] == [0, 2, 0, 2]
     assert all("time" in row for row in rows)
+    assert sum(rows[-1]["agent_messages"]) == 4 * rows[-1]["messages"]
+    assert ["gini" in row for row in rows] == [False, True] * 2
+    links = run_folder.read(folder, "links.jsonl")
+    assert [row["run"] for row in links] == [0, 1]
+    assert all(len(row["cluster"]) == 4 for row in links)
     assert {"worst_decile", "consensus_distance"} <= set(rows[0])
     assert "mean of max" in capsys.readouterr().out
     for args, message in (

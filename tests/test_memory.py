@@ -113,13 +113,13 @@ def test_too_large_runs_are_refused_before_anything_is_written(
 ):
     monkeypatch.setattr(memory, "free", lambda: 300_000)
     with pytest.raises(SystemExit) as exit_info:
-        run(*TINY, "--levels=50")
+        run(*TINY, "--levels=50", "--agent_loop=1")
     assert exit_info.value.code == 2
     said = capsys.readouterr().err
     assert re.match(
         r"Need memory of \d+ kB \(models 154 kB, optimizers and messages 0 kB, data "
-        r"\d+ kB, training and evaluation \d+ kB\), but 300 kB are free: take fewer "
-        r"examples at once \(--batch_size, test examples\)\.\n",
+        r"\d+ kB, training, evaluation and checkpoints \d+ kB\), but 300 kB are free: "
+        r"take fewer examples at once \(--batch_size, test examples\)\.\n",
         said,
     )
     assert said.count("\n") == 1

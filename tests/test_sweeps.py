@@ -77,6 +77,29 @@ def test_a_real_study(run):
     assert "--runs_at_once=2" in (together / "run.flags").read_text()
 
 
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_all_methods_of_next_word(run):
+    args = (
+        "--methods=local_only,dpsgd,d2,sgp,gosgd,p2p_bn,fedavg,central",
+        "--num_agents=4",
+        "--num_words=20",
+        "--units=4",
+        "--degree=2",
+        "--clients=2",
+        "--num_runs=2",
+        "--num_rounds=2",
+        "--eval_every=2",
+    )
+    alone = run(*args, workdir="alone", experiment="next_word")
+    together = run(
+        *args, "--runs_at_once=2", workdir="together", experiment="next_word"
+    )
+    assert len(by_run(alone)) == 8 * 2
+    # Adam makes more of the last bits.
+    assert_same_rows(by_run(alone), by_run(together), rtol=1e-4, atol=1e-5)
+
+
 def test_tables_of_different_shapes_go_one_by_one(run_toys):
     options = {"widths": (1, 2), "num_runs": 4, "schemes": ("near",)}
     alone = run_toys(workdir="alone", **options)
