@@ -71,14 +71,15 @@ _HOSTS = flags.DEFINE_list(
 _SCHEMES = flags.DEFINE_list(
     "schemes",
     ["mean", "additive", "exponential", "centralized"],
-    "mean, size_weighted, additive (1 + r), exponential (exp(c r)), fedavg_1 and "
-    "fedavg_5 (FedAvg with so many passes), local (never combined) and centralized "
-    "(one host with all data).",
+    "Schemes among mean, size_weighted, additive (1 + r), exponential (exp(c r)), "
+    "fedavg_1 and fedavg_5 (FedAvg with so many passes), local (never combined) and "
+    "centralized (one host with all data).",
 )
 _FACTOR_RATE = flags.DEFINE_float(
     "factor_rate",
     None,
-    "c of the scheme exponential; 0.001 on the hospital and 1 on digits if not given.",
+    "Factor c of the scheme exponential; 0.001 on the hospital and 1 on digits if not "
+    "given.",
 )
 _MAX_EPOCHS = flags.DEFINE_integer(
     "max_epochs", 500, "Most passes of a host in a round, study hospital.", 1

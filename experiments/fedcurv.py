@@ -59,8 +59,8 @@ _TASKS = flags.DEFINE_list(
 _METHODS = flags.DEFINE_list(
     "methods",
     ["fedavg", "fedcurv"],
-    "local_only, fedavg, fedcurv, fedcurv_ring (neighbours on a ring, no server), "
-    "fedprox, ditto and fedper (the last layer stays local).",
+    "Methods among local_only, fedavg, fedcurv, fedcurv_ring (neighbours on a ring, no "
+    "server), fedprox, ditto and fedper (the last layer stays local).",
 )
 _STRENGTHS = flags.DEFINE_list(
     "strengths", ["0.01", "0.1", "1"], "Of the penalties of fedcurv, fedprox, ditto."

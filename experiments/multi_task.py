@@ -70,15 +70,25 @@ _MAX_EXAMPLES = flags.DEFINE_integer(
     "out. No limit if not given.",
     lower_bound=1,
 )
-_METHODS = flags.DEFINE_list("methods", list(METHODS), f"Of {', '.join(METHODS)}.")
-_GRAPHS = flags.DEFINE_list("graphs", list(GRAPHS), f"Of {', '.join(GRAPHS)}.")
-_NUM_AGENTS = flags.DEFINE_integer("num_agents", 20, "Of every task.", lower_bound=4)
+_METHODS = flags.DEFINE_list(
+    "methods", list(METHODS), f"Methods among {', '.join(METHODS)}."
+)
+_GRAPHS = flags.DEFINE_list(
+    "graphs", list(GRAPHS), f"Graphs among {', '.join(GRAPHS)}."
+)
+_NUM_AGENTS = flags.DEFINE_integer(
+    "num_agents", 20, "Agents of every task.", lower_bound=4
+)
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens of a sequence.", lower_bound=4)
-_LAYERS = flags.DEFINE_integer("layers", 2, "Of the encoder.", lower_bound=1)
+_LAYERS = flags.DEFINE_integer("layers", 2, "Layers of the encoder.", lower_bound=1)
 _STREAM = flags.DEFINE_integer("stream", 128, "Width of the encoder.", lower_bound=1)
-_HEADS = flags.DEFINE_integer("heads", 2, "Of attention in a layer.", lower_bound=1)
+_HEADS = flags.DEFINE_integer(
+    "heads", 2, "Heads of attention in a layer.", lower_bound=1
+)
 _FEED_FORWARD = flags.DEFINE_integer("feed_forward", 512, "Units of a layer.", 1)
-_DROPOUT = flags.DEFINE_float("dropout", 0.1, "Rate.", lower_bound=0, upper_bound=0.9)
+_DROPOUT = flags.DEFINE_float(
+    "dropout", 0.1, "Rate of dropout.", lower_bound=0, upper_bound=0.9
+)
 
 
 class Case(NamedTuple):

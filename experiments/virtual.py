@@ -129,7 +129,7 @@ STUDIES = {
     ),
 }
 
-_STUDY = flags.DEFINE_enum("study", "vsn", list(STUDIES), "On which data.")
+_STUDY = flags.DEFINE_enum("study", "vsn", list(STUDIES), "Which data is learned.")
 _DATASET = flags.DEFINE_enum(
     "dataset",
     None,
@@ -138,7 +138,9 @@ _DATASET = flags.DEFINE_enum(
     "data set itself in --data_dir, or your own arrays x, y, user in the npz file "
     "--data_dir.",
 )
-_NUM_AGENTS = flags.DEFINE_integer("num_agents", 10, "Clients.", lower_bound=1)
+_NUM_AGENTS = flags.DEFINE_integer(
+    "num_agents", 10, "Clients of the server.", lower_bound=1
+)
 _SIZE = flags.DEFINE_integer(
     "size",
     300,
@@ -146,7 +148,9 @@ _SIZE = flags.DEFINE_integer(
     "embedded data; the fewest that a client may have elsewhere.",
     lower_bound=2,
 )
-_TEST_SHARE = flags.DEFINE_float("test_share", 0.25, "Of a client's examples.")
+_TEST_SHARE = flags.DEFINE_float(
+    "test_share", 0.25, "Share of a client's examples that it is tested on."
+)
 _METHODS = flags.DEFINE_list(
     "methods",
     ["global", "local", "fedavg", "virtual", "virtual_sync"],
@@ -165,7 +169,7 @@ _NETWORK = flags.DEFINE_string(
 _NUM_SAMPLES = flags.DEFINE_integer(
     "num_samples", 20, "Networks drawn per batch, and to predict.", lower_bound=1
 )
-_DROPOUT = flags.DEFINE_float("dropout", 0.3, "Before every dense layer.")
+_DROPOUT = flags.DEFINE_float("dropout", 0.3, "Rate of dropout before dense layers.")
 _FLIPOUT = flags.DEFINE_bool(
     "flipout", True, "Perturb the examples of a batch with signs of their own."
 )
@@ -191,7 +195,7 @@ _DAMPING = flags.DEFINE_float(
     "Part of a new factor that replaces the old; 1 in turn and 1 / N at once if not "
     "given.",
 )
-_FEDAVG_RATE = flags.DEFINE_float("fedavg_rate", 0.1, "Of FedAvg's SGD.")
+_FEDAVG_RATE = flags.DEFINE_float("fedavg_rate", 0.1, "Learning rate of FedAvg.")
 _FEDAVG_SHARE = flags.DEFINE_float(
     "fedavg_share", 0.2, "Of the clients, those in a round of FedAvg."
 )
