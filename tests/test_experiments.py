@@ -559,21 +559,24 @@ def test_next_word(run, capsys):
         assert message in capsys.readouterr().err
 
 
+TINY_VIRTUAL = (
+    "--num_agents=3",
+    "--size=8",
+    "--network=100=4=2",
+    "--num_samples=2",
+    "--epochs=2",
+    "--batch_size=4",
+    "--num_rounds=2",
+    "--eval_every=1",
+    "--agent_loop=0",
+    "--num_devices=1",
+)
+
+
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_virtual(run, capsys):
-    small = (
-        "--num_agents=3",
-        "--size=8",
-        "--network=100=4=2",
-        "--num_samples=2",
-        "--epochs=2",
-        "--batch_size=4",
-        "--num_rounds=2",
-        "--eval_every=1",
-        "--agent_loop=0",
-        "--num_devices=1",
-    )
-    folder = run(*small, "--methods=fedavg,virtual", experiment="virtual")
+    folder = run(*TINY_VIRTUAL, "--methods=fedavg,virtual", experiment="virtual")
     rows = run_folder.read(folder)
     assert [(row["scheme"], row["round"]) for row in rows] == [
         (name, number) for name in ("fedavg", "virtual") for number in (1, 2)
@@ -584,6 +587,9 @@ def test_virtual(run, capsys):
     assert sent["virtual"] == 2 * 4 * 2 * (100 * 4 + 4)
     assert (folder / "accuracy_by_round.png").stat().st_size > 5000
     assert "0.9600 (0.0020)" in capsys.readouterr().out  # of the paper's table
+
+
+def test_virtual_refuses(run, tmp_path, capsys):
     for args, message in (
         (("--methods=virtuous",), "Need methods among global"),
         (("--network=99=4=2",), "a network of 100 inputs for these examples"),
@@ -602,10 +608,10 @@ def test_virtual(run, capsys):
         (("--data_dir=x",), "Got --data_dir without --dataset"),
     ):
         with pytest.raises(SystemExit) as exit_info:
-            run(*small, *args, workdir="refused", experiment="virtual")
+            run(*TINY_VIRTUAL, *args, workdir="refused", experiment="virtual")
         assert exit_info.value.code == 2
         assert re.search(message, capsys.readouterr().err)
-        assert not (folder.parent / "refused").exists()
+        assert not (tmp_path / "refused").exists()
 
 
 def test_virtual_permutes_pixels_by_client(parse):
