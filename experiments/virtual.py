@@ -12,15 +12,15 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import optax
 from absl import flags
 
-from data import digits, femnist, glyphs, har, mnist, npz, vsn
+from data import npz
 from experiments import common, figures, runner
 from experiments.runner import Job, Program
+from experiments.virtual_studies import STUDIES
 from p2pjax import (
     InputError,
     data,
@@ -58,78 +58,7 @@ OBJECTIVES = {
 }
 
 
-class Study(NamedTuple):
-    """One of the paper's data sets."""
-
-    load: Callable[[str], Examples]  # of the public files
-    embedded: Callable[[int, int, int], Examples]  # of (users, examples of each, seed)
-    printed: dict[str, tuple[float, float]]  # Table 2: mean and deviation over 5 splits
-    is_dealt: bool = False  # the data has no users: examples are dealt to agents
-    is_permuted: bool = False  # every agent has an order of pixels of its own
-
-
-def _digits(num_users: int, size: int, seed: int) -> Examples:
-    del num_users, size, seed  # dealt later
-    return digits.load()
-
-
-STUDIES = {
-    "mnist": Study(
-        mnist.load,
-        _digits,
-        {
-            "global": (0.9678, 0.0007),
-            "local": (0.9511, 0.0020),
-            "fedavg": (0.9675, 0.0004),
-            "virtual": (0.9666, 0.0017),
-        },
-        is_dealt=True,
-    ),
-    "femnist": Study(
-        femnist.load,
-        lambda users, size, seed: glyphs.glyphs(users, size, seed=seed),
-        {
-            "global": (0.44, 0.02),
-            "local": (0.51, 0.01),
-            "fedavg": (0.45, 0.05),
-            "virtual": (0.56, 0.01),
-        },
-    ),
-    "p_mnist": Study(
-        mnist.load,
-        _digits,
-        {
-            "global": (0.919, 0.004),
-            "local": (0.950, 0.003),
-            "fedavg": (0.905, 0.002),
-            "virtual": (0.949, 0.001),
-        },
-        is_dealt=True,
-        is_permuted=True,
-    ),
-    "vsn": Study(
-        vsn.load,
-        vsn.synthetic,
-        {
-            "global": (0.926, 0.005),
-            "local": (0.960, 0.003),
-            "fedavg": (0.916, 0.007),
-            "virtual": (0.960, 0.002),
-        },
-    ),
-    "har": Study(
-        har.load,
-        har.synthetic,
-        {
-            "global": (0.797, 0.006),
-            "local": (0.940, 0.001),
-            "fedavg": (0.944, 0.004),
-            "virtual": (0.944, 0.001),
-        },
-    ),
-}
-
-_STUDY = flags.DEFINE_enum("study", "vsn", list(STUDIES), "Which data is learned.")
+_STUDY = flags.DEFINE_enum("study", "vsn", list(STUDIES), "On which data.")
 _DATASET = flags.DEFINE_enum(
     "dataset",
     None,
@@ -149,7 +78,7 @@ _SIZE = flags.DEFINE_integer(
     lower_bound=2,
 )
 _TEST_SHARE = flags.DEFINE_float(
-    "test_share", 0.25, "Share of a client's examples that it is tested on."
+    "test_share", 0.25, "Share of a client's examples for its test."
 )
 _METHODS = flags.DEFINE_list(
     "methods",
