@@ -479,9 +479,8 @@ def test_waves_equal_the_oracle_on_a_gru_with_batch_norm(name, agent_loop):
     assert times[-1] > 3
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("thesis", marks=pytest.mark.slow), "everything"]
-)
+@pytest.mark.parametrize("name", ["thesis", "everything"])
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_waves_equal_the_oracle_in_double_precision(name):
     """20 agents, 200 events; also where 30% leave and half of the messages is lost."""

@@ -205,12 +205,18 @@ SLOW = pytest.mark.slow  # these differ from the others in their data only
         pytest.param(
             ("--study=peers", "--values=4,6"), "accuracy_by_num_agents", 4, marks=SLOW
         ),
-        (
+        pytest.param(
             ("--study=semi_local", "--values=4", "--num_agents=6", "--neutral_input"),
             "accuracy_by_batch_size",
             6,
+            marks=SLOW,
         ),
-        (("--study=semi_local_local", "--values=4"), "accuracy_by_batch_size", 6),
+        pytest.param(
+            ("--study=semi_local_local", "--values=4"),
+            "accuracy_by_batch_size",
+            6,
+            marks=SLOW,
+        ),
         pytest.param(
             ("--study=difference", "--values=0,6"), "accuracy_by_cycle", 4, marks=SLOW
         ),
@@ -232,10 +238,11 @@ SLOW = pytest.mark.slow  # these differ from the others in their data only
         pytest.param(
             ("--study=drift", "--values=0,100000"), "accuracy_by_drift", 4, marks=SLOW
         ),
-        (
+        pytest.param(
             ("--study=auto", "--values=1,2", "--num_agents=6", "--levels=60"),
             "accuracy_by_round",
             6,
+            marks=SLOW,
         ),
         pytest.param(
             ("--study=auto_rotated", "--values=2", "--num_runs=2"),
