@@ -71,15 +71,14 @@ class Progress:
         now = time.monotonic()
         per_round = (now - self._first) / (self._done - self._before)
         seconds, self._last = max(now - self._last, 1e-6), now
-        facts = [
-            f"accuracy {accuracy:.3f}",
-            f"{messages:,.0f} messages",
-            f"{rounds / seconds:,.1f} rounds/s"
-            if examples is None
-            else f"{examples / seconds:,.0f} examples/s",
-            f"{duration(per_round * (self._total - self._done))} left",
-        ]
-        text = f"{label}: {', '.join(facts)}"
+        rate = f"{rounds / seconds:,.1f} rounds/s"
+        if examples is not None:
+            rate = f"{examples / seconds:,.0f} examples/s"
+        # What matters least comes last: narrow terminals cut it off.
+        text = (
+            f"{duration(per_round * (self._total - self._done))} left, {label}: "
+            f"accuracy {accuracy:.3f}, {messages:,.0f} messages, {rate}"
+        )
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(rounds)
         self._bar.refresh()

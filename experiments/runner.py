@@ -124,11 +124,6 @@ def _run_batch(
             run_folder.append(folder, "metrics.jsonl", row)
             for write in also:
                 write(row)
-        is_last = now == num_rounds
-        if is_last:
-            _append_links(folder, batch, tallies, clusters)
-        if is_last or now // period > before // period:
-            _save(folder, Position(batch.first, tallies, snapshot.state))
         examples = snapshot.info.examples
         progress.advance(
             (now - before) * len(batch.jobs),
@@ -137,6 +132,12 @@ def _run_batch(
             messages=float(np.mean([row["messages"] for row in written])),
             examples=None if examples is None else float(examples.sum()),
         )
+        is_last = now == num_rounds
+        if is_last:
+            _append_links(folder, batch, tallies, clusters)
+        if is_last or now // period > before // period:
+            _save(folder, Position(batch.first, tallies, snapshot.state))
+            progress.begin()
 
 
 def _started(

@@ -52,12 +52,12 @@ def four_reports(clock):
 
 LINES = [
     "dpsgd: compiling",
-    "200/1100 rounds, dpsgd, run 0: accuracy 0.912, 1,234 messages, 1,250 examples/s, "
-    "5 min 6 s left",
-    "300/1100 rounds, dpsgd, run 0: accuracy 0.912, 1,234 messages, 20,000 examples/s, "
-    "2 min 32 s left",
-    "301/1100 rounds, pens, run 0: accuracy nan, 0 messages, 0.5 rounds/s, "
-    "2 min 39 s left",
+    "200/1100 rounds, 5 min 6 s left, dpsgd, run 0: accuracy 0.912, 1,234 messages, "
+    "1,250 examples/s",
+    "300/1100 rounds, 2 min 32 s left, dpsgd, run 0: accuracy 0.912, 1,234 messages, "
+    "20,000 examples/s",
+    "301/1100 rounds, 2 min 39 s left, pens, run 0: accuracy nan, 0 messages, "
+    "0.5 rounds/s",
 ]
 
 
