@@ -649,11 +649,23 @@ def test_non_finite_parameters_are_counted_by_agent():
     assert metrics.non_finite(params).tolist() == [2, 0]
 
 
-class TestRelatives:
-    @pytest.fixture(scope="class")
-    def averaged(self):
-        return params_of(served(fedavg))
+@pytest.fixture(scope="module")
+def averaged():
+    return params_of(served(fedavg))
 
+
+@pytest.fixture(scope="module")
+def penalised():
+    fisher = curvature.fisher(network_task())
+    return params_of(served(fedcurv, fisher, strength=2.0))[0]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return params_of(served(without_clients(local_only)))[0]
+
+
+class TestRelatives:
     def test_without_strength_fedcurv_is_fedavg_to_the_bit(self, averaged):
         """F-T1, and the same by a curvature of zero."""
         plain, info = params_of(served(fedcurv, no_curvature, strength=0.0))
@@ -662,11 +674,6 @@ class TestRelatives:
         flat, info = params_of(served(fedcurv, no_curvature, strength=1.0))
         jax.tree.map(close, flat, averaged[0])
         assert (info.payload == 2 * averaged[1].payload).all()
-
-    @pytest.fixture(scope="class")
-    def penalised(self):
-        fisher = curvature.fisher(network_task())
-        return params_of(served(fedcurv, fisher, strength=2.0))[0]
 
     def test_first_round_has_no_penalty_and_later_ones_have(self, averaged, penalised):
         distance = jax.tree.map(lambda a, b: abs(a - b), penalised, averaged[0])
@@ -759,10 +766,6 @@ class TestRelatives:
         gradient = np.array([5.0 - 1, 0 - 1]) + 0.5 * (np.array([5.0, 0]) - W[1])
         close(variables.params["w"], np.array([5.0, 0]) - 0.1 * gradient)
         close(loss, (16 + 1) / 2)  # the task's own
-
-    @pytest.fixture(scope="class")
-    def alone(self):
-        return params_of(served(without_clients(local_only)))[0]
 
     def test_ditto_without_strength_is_local_training(self, averaged, alone):
         algorithm = served(ditto, strength=0.0)

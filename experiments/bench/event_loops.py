@@ -49,7 +49,7 @@ def by_waves(
         state, _ = one_epoch(jax.random.key(0), jnp.int32(at), tables, state, world)
         jax.block_until_ready(state)
         number += 1
-        return float(tables.waves.width.sum())
+        return float(tables.waves[0].width.sum())
 
     return run
 

@@ -107,8 +107,8 @@ def fedavg(
         if server_opt is not None:
             old = exchange.message_of(before)
             message, server = _server_step(server_opt, server, plan, old, message)
-        info = server_info(loss, is_chosen, message_size(plan), message_size(plan))
-        info = info._replace(examples=weight * num_epochs)
+        size = message_size(plan)
+        info = server_info(loss, is_chosen, size, size, weight * num_epochs)
         variables = exchange.received(trained, message)
         return FedAvgState(variables, opt_state, server), info
 
@@ -139,10 +139,13 @@ def choices(
     return rng.permuted(np.tile(is_chosen, (num_rounds, 1)), axis=1)
 
 
-def server_info(loss: Array, is_chosen: Array, up: int, down: int) -> Info:
+def server_info(
+    loss: Array, is_chosen: Array, up: int, down: int, examples: Array
+) -> Info:
     """What a round reports in which clients and a server sent so many parameters.
 
-    The training loss of agents that were not chosen is the mean of the chosen.
+    The training loss of agents that were not chosen is the mean of the chosen;
+    `examples` `[N]` are those that were trained on.
     """
     chosen = is_chosen.astype(jnp.float32)
     mean_loss = (loss * chosen).sum() / chosen.sum()
@@ -152,6 +155,7 @@ def server_info(loss: Array, is_chosen: Array, up: int, down: int) -> Info:
         chosen,
         chosen * up,
         delivered=chosen * down,
+        examples=examples,
     )
 
 

@@ -95,7 +95,8 @@ def fedcurv(
         state = _mixed(state, plan, lambda owner: mixing.by_group_mean(owner, weight))
         parts_up, parts_down = (2, 3) if strength else (1, 1)
         size = message_size(plan)
-        return state, server_info(loss, is_chosen, parts_up * size, parts_down * size)
+        up, down = parts_up * size, parts_down * size
+        return state, server_info(loss, is_chosen, up, down, weight * num_epochs)
 
     return Algorithm(_init(task, learner), plan_fn, round_fn, _models(before_averaging))
 
