@@ -116,6 +116,7 @@ def execute(name):
     nbclient.NotebookClient(
         notebook,
         timeout=900,
+        startup_timeout=300,
         kernel_name="python3",
         resources={"metadata": {"path": str(ROOT / "colab")}},
     ).execute()
@@ -163,8 +164,7 @@ def test_custom_research_loop():
 def test_reproduce_partial_averaging():
     printed, num_figures = execute("reproduce_partial_averaging")
     assert num_figures == 1
-    for other in ("level_0", "level_100"):
-        (gain,) = numbers(rf"level_80 - {other}: mean (\S+),", printed)
-        assert gain > 0
+    _, smallest = numbers(r"level_80 - level_0: mean (\S+), from (\S+) to", printed)
+    assert smallest > 0  # what the text says
     assert "Report is in" in printed
     assert "femnist.level_d.flags" in printed
