@@ -168,7 +168,6 @@ class TestMessages:
     @pytest.mark.slow
     def test_panm(self):
         first, second = self.ratios(panm())
-        print(first, second)
         assert 1.44 < first < 1.53
         assert 1.37 < second < 1.46
 
@@ -255,27 +254,28 @@ class TestRotatedDigits:
         return inside.sum((1, 2)) / count.sum((1, 2)), last.metrics["accuracy"].mean()
 
     @pytest.mark.parametrize(
-        "name, selection",
+        "selection",
         [
-            ("pens", pens(second_stage=20)),
-            ("dac", dac()),
-            ("panm_loss", panm(second_stage=10, matching_every=5)),
-            (
-                "panm_grad",
-                panm(similarity=update_cosine(), second_stage=10, matching_every=5),
-            ),
-            (
-                "panm_probe",
-                panm(similarity=agreement(), second_stage=10, matching_every=5),
-            ),
-            ("pens_with_views", view_size(pens(second_stage=20), 8)),
+            pens(second_stage=20),
+            dac(),
+            panm(second_stage=10, matching_every=5),
+            panm(similarity=update_cosine(), second_stage=10, matching_every=5),
+            view_size(pens(second_stage=20), 8),
         ],
+        ids=["pens", "dac", "panm_loss", "panm_grad", "pens_with_views"],
     )
-    def test_agents_find_their_cluster(self, name, selection):
+    def test_agents_find_their_cluster(self, selection):
         share, accuracy = self.play(selection)
-        print(name, share[:3].mean(), share[-4:].mean(), accuracy)
-        assert share[:1].mean() < 0.8
+        print(share[0], share[-4:].mean(), accuracy)
+        assert share[0] < 0.8
         assert share[-4:].mean() > 0.9
+
+    def test_predictions_of_averaged_models_say_little(self):
+        """Better than the chance of 7 in 15, but far from finding the cluster."""
+        selection = panm(similarity=agreement(), second_stage=10, matching_every=5)
+        share, accuracy = self.play(selection)
+        print(share[0], share[-10:].mean(), accuracy)
+        assert share[-10:].mean() > 0.55
 
     def test_against_the_baselines(self):
         rng = np.random.default_rng(0)
@@ -296,8 +296,8 @@ class TestRotatedDigits:
                 jax.random.key(0),
                 local_only(task, learner, batch_size=10),
                 world,
-                15,
-                eval_every=15,
+                30,
+                eval_every=30,
                 evaluate=on_test_sets(task),
             )
         examples = {
@@ -308,7 +308,9 @@ class TestRotatedDigits:
             probe, last.state.variables, training.IN_PLACE
         )
         features = aucccr.profiles(np.asarray(outputs), examples["y"])
-        group = aucccr.groups(np.random.default_rng(0), features)
+        rng = np.random.default_rng(0)
+        # Without a limit on what a group can be worth, one group of all is best.
+        assert (aucccr.groups(rng, features) == 0).all()
+        group = aucccr.groups(rng, features, aucccr.root_of_size(8))
         same = world.cluster[:, None] == world.cluster
-        print(group)
-        assert (((group[:, None] == group) & (group >= 0)) <= same).mean() > 0.95
+        assert ((group[:, None] == group) == same).mean() > 0.85

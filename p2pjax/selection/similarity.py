@@ -80,6 +80,10 @@ def agreement() -> Similarity:
     The Bhattacharyya coefficient of the predicted distributions, `sum_y sqrt(p q)`,
     averaged over the examples of `Probe`. Peers send predictions; models only to be
     averaged.
+
+    It tells models apart that were trained alone. Models that have been averaged across
+    clusters say much the same: on rotated digits, 16 agents, it then hardly finds out
+    who sees them turned, where losses and updates do.
     """
 
     def roots(view: View) -> Array:
