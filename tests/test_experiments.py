@@ -134,6 +134,7 @@ def test_studies_and_options(run, args, figure):
     assert (folder / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_options_reach_the_run(run):
     """Every option changes what it should change."""
 

@@ -79,9 +79,9 @@ def test_a_real_study(run):
 
 @pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
-def test_all_methods_of_next_word(run):
+def test_every_kind_of_method(run):
     args = (
-        "--methods=local_only,dpsgd,d2,sgp,gosgd,p2p_bn,fedavg,central",
+        "--methods=local_only,sgp,p2p_bn,fedavg,central",
         "--num_agents=4",
         "--num_words=20",
         "--units=4",
@@ -95,9 +95,14 @@ def test_all_methods_of_next_word(run):
     together = run(
         *args, "--runs_at_once=2", workdir="together", experiment="next_word"
     )
-    assert len(by_run(alone)) == 8 * 2
-    # Adam makes more of the last bits.
-    assert_same_rows(by_run(alone), by_run(together), rtol=1e-4, atol=1e-5)
+    one, other = by_run(alone), by_run(together)
+    assert len(one) == 5 * 2
+    # Biases before batch norm have gradients of rounding only, and Adam takes whole
+    # steps along them. Training does not see that, evaluation does a little.
+    for name in ("loss", "consensus_distance"):
+        values = [[row.pop(name) for row in rows.values()] for rows in (one, other)]
+        np.testing.assert_allclose(*values, rtol=1e-2)
+    assert_same_rows(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_tables_of_different_shapes_go_one_by_one(run_toys):
