@@ -47,6 +47,7 @@ def from_edges(num_agents: int, sender: np.ndarray, receiver: np.ndarray) -> Top
     Repeated edges count once, and edges from an agent to itself do not count: everybody
     has their own model anyway.
     """
+    sender, receiver = np.asarray(sender, np.int64), np.asarray(receiver, np.int64)
     ends = np.append(sender, receiver)
     if num_agents < 1 or (len(ends) and not 0 <= ends.min() <= ends.max() < num_agents):
         raise InputError(

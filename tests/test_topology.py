@@ -366,3 +366,9 @@ def test_missing_edge_list_is_refused(tmp_path):
 def test_impossible_graphs_are_refused(build, message):
     with pytest.raises(InputError, match=message):
         build()
+
+
+def test_edges_may_be_lists():
+    graph = topology.from_edges(3, [0, 1, 2, 0], [1, 2, 0, 0])
+    assert graph.neighbor[:, 0].tolist() == [2, 0, 1]
+    assert graph.mask.all()
