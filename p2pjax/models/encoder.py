@@ -31,10 +31,12 @@ class SelfAttention(nn.Module):
         self, x: Array, attention_mask: Array, cells: Held | None, deterministic: bool
     ) -> Array:
         """`[B, T, stream]`; nobody attends where `attention_mask` `[B, T]` is False."""
+        tokens = _as_rows(x)
 
         def projected(name: str) -> Array:  # [B, T, heads, head_dim]
             shape = (self.num_heads, self.head_dim)
-            return nn.DenseGeneral(shape, kernel_init=INIT, name=name)(x)
+            rows = nn.DenseGeneral(shape, kernel_init=INIT, name=name)(tokens)
+            return rows.reshape(*x.shape[:2], *shape)
 
         query, key, value = map(projected, ("query", "key", "value"))
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / self.head_dim**0.5
@@ -43,9 +45,11 @@ class SelfAttention(nn.Module):
         weights = nn.Dropout(self.dropout)(nn.softmax(scores), deterministic)
         read = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
         heads = without_missing(read, cells, axis=2)
-        return nn.DenseGeneral(
+        rows = heads.reshape(-1, self.num_heads, self.head_dim)
+        output = nn.DenseGeneral(
             x.shape[-1], axis=(-2, -1), kernel_init=INIT, name="output"
-        )(heads)
+        )
+        return output(rows).reshape(x.shape)
 
 
 class FeedForward(nn.Module):
@@ -55,9 +59,15 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, cells: Held | None) -> Array:
-        hidden = nn.Dense(self.units, kernel_init=INIT, name="hidden")(x)
+        hidden = nn.Dense(self.units, kernel_init=INIT, name="hidden")(_as_rows(x))
         hidden = without_missing(nn.gelu(hidden, approximate=False), cells)
-        return nn.Dense(x.shape[-1], kernel_init=INIT, name="output")(hidden)
+        output = nn.Dense(x.shape[-1], kernel_init=INIT, name="output")(hidden)
+        return output.reshape(x.shape)
+
+
+def _as_rows(x: Array) -> Array:
+    """`[B, T, n]` -> `[B T, n]`: dense layers of three axes have slower gradients."""
+    return x.reshape(-1, x.shape[-1])
 
 
 class Encoder(nn.Module):
