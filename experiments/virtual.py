@@ -96,7 +96,10 @@ _NETWORK = flags.DEFINE_string(
     "layers of 100 between what the data needs.",
 )
 _NUM_SAMPLES = flags.DEFINE_integer(
-    "num_samples", 20, "Networks drawn per batch, and to predict.", lower_bound=1
+    "num_samples", 20, "Networks drawn per batch.", lower_bound=1
+)
+_NUM_TEST_SAMPLES = flags.DEFINE_integer(
+    "num_test_samples", 20, "Networks drawn to predict.", lower_bound=1
 )
 _DROPOUT = flags.DEFINE_float("dropout", 0.3, "Rate of dropout before dense layers.")
 _FLIPOUT = flags.DEFINE_bool(
@@ -204,6 +207,7 @@ def classification(module: Columns | VariationalMLP, shape: tuple[int, ...]) -> 
         module,
         shape,
         num_samples=_NUM_SAMPLES.value,
+        num_test_samples=_NUM_TEST_SAMPLES.value,
         flipout=_FLIPOUT.value,
         dropout=_DROPOUT.value,
         objective=OBJECTIVES[_OBJECTIVE.value],

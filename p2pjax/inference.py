@@ -45,6 +45,7 @@ def classification(
     input_shape: tuple[int, ...],
     *,
     num_samples: int,
+    num_test_samples: int | None = None,
     flipout: bool = True,
     dropout: float = 0.0,
     objective: Objective = expected,
@@ -52,18 +53,21 @@ def classification(
     """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
 
     `Variables.params` is a `Gaussian`. The prediction is the mean softmax output of
-    `num_samples` networks, always the same draws for the same posterior.
+    `num_test_samples` networks, always the same draws for the same posterior.
 
     Args:
       module: of `models.variational`, from `[B, *input_shape]` to logits `[B, k]`.
       input_shape: shape of one example.
       num_samples: networks drawn for every batch.
+      num_test_samples: networks that predict; as many if not given.
       flipout: see `models.variational.draw`.
       dropout: in training, see there.
       objective: how the losses of the draws make one loss.
     """
-    if num_samples < 1:
-        raise InputError(f"Need one draw of the weights or more, got {num_samples}.")
+    num_test_samples = num_samples if num_test_samples is None else num_test_samples
+    fewest = min(num_samples, num_test_samples)
+    if fewest < 1:
+        raise InputError(f"Need one draw of the weights or more, got {fewest}.")
     if not 0 <= dropout < 1:
         raise InputError(f"Need a dropout of 0 or more below 1, got {dropout}.")
 
@@ -77,13 +81,14 @@ def classification(
     def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:
         """`[S, B, k]`."""
         inputs = as_float(x)
+        num_draws = num_samples if train else num_test_samples
 
         def one_draw(key: Key) -> Array:
             rate = dropout if train else 0.0
             collections = draw(key, q, len(inputs), flipout=flipout, dropout=rate)
             return jax.nn.log_softmax(jnp.asarray(module.apply(collections, inputs)))
 
-        return jax.vmap(one_draw)(jax.random.split(key, num_samples))
+        return jax.vmap(one_draw)(jax.random.split(key, num_draws))
 
     def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
         log_p = log_probabilities(key, variables.params, batch["x"], train=True)

@@ -225,7 +225,8 @@ class TestClassification:
 
     def test_prediction_is_the_mean_softmax(self):
         module = variational.VariationalMLP((4, 3))
-        task = Task(*map(jit, inference.classification(module, (5,), num_samples=6)))
+        task = inference.classification(module, (5,), num_samples=1, num_test_samples=6)
+        task = Task(*map(jit, task))
         q = task.init(jax.random.key(0)).params
         wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.deviation))
         keys = jax.random.split(jax.random.key(0), 6)
