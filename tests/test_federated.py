@@ -756,7 +756,7 @@ class TestRelatives:
             "valid": jnp.ones(1, bool),
         }
         w = jnp.asarray([5.0, 0.0])
-        variables, _, loss = LEARNER.step(
+        variables, _, loss = jax.jit(LEARNER.step)(
             jax.random.key(0),
             Variables({"w": w}, {}),
             LEARNER.init(Variables({"w": w}, {})),

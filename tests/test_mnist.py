@@ -276,6 +276,7 @@ def test_runs_and_settings_of_a_scheme_share_a_program(run):
     assert advance._cache_size() - before == 2
 
 
+@pytest.mark.slow
 def test_drift_saves_messages(run):
     folder = run(*TINY_DIGITS, "--study=drift", "--values=0,100000", experiment="mnist")
     messages = {

@@ -139,7 +139,7 @@ def test_the_gradient_of_the_thesis_example(freeze, encoder):
     )
     batch = {"c": jnp.float32([2.5]), "d": jnp.float32([-6])}
     extra = training.Extra(frozen={"encoder": jnp.asarray(freeze)})
-    new, _, _ = learner.step(
+    new, _, _ = jax.jit(learner.step)(
         jax.random.key(0), variables, learner.init(variables), batch, extra
     )
     assert float(new.params["encoder"]["x"]) == encoder

@@ -464,6 +464,7 @@ def test_traces_once_while_graphs_and_keys_change():
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_evaluation_points_change_nothing():
     algorithm, _, task = build(SCHEME, real=averaging.random_pairs(4))
     world = random_world(np.random.default_rng(0), 4, 6, 3)
@@ -481,6 +482,7 @@ def test_evaluation_points_change_nothing():
     jax.tree.map(np.testing.assert_array_equal, *finals)
 
 
+@pytest.mark.slow
 def test_vmaps_over_seeds():
     algorithm, _, _ = build(SCHEME)
     world = jax.tree.map(jnp.asarray, random_world(np.random.default_rng(0), 4, 6, 3))

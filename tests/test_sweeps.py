@@ -69,6 +69,7 @@ def test_rows_come_evaluation_by_evaluation(run_toys):
     assert order == together + [(2, number) for number in range(1, 6)]
 
 
+@pytest.mark.slow
 def test_a_real_study(run):
     args = (*TINY, "--levels=80", "--num_runs=2", "--averaging=pairs")
     alone = run(*args, workdir="alone")
@@ -149,7 +150,13 @@ def stop_at(monkeypatch, number):
     monkeypatch.setattr(run_folder, "append", failing)
 
 
-@pytest.mark.parametrize("at_once, stops", [(1, (6, 14)), (2, (1, 6, 12, 14, 36))])
+@pytest.mark.parametrize(
+    "at_once, stops",
+    [
+        (1, (6, 14)),
+        pytest.param(2, (1, 6, 12, 14, 36), marks=pytest.mark.slow),
+    ],
+)
 def test_resumes_to_the_same_bytes(run_toys, monkeypatch, at_once, stops):
     """Stopped in rows of metrics and of links, within a batch and between two."""
     args = (f"--runs_at_once={at_once}",)

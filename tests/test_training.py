@@ -153,16 +153,14 @@ def test_per_sample_takes_one_step_per_example():
     everything = jnp.ones(3, bool)
     batch = data.take_batch(examples, data.Draw(jnp.arange(3), everything))
     state = learner.init(one)
-    together, _, loss = training.per_sample(learner).step(
+    together, _, loss = jax.jit(training.per_sample(learner).step)(
         jax.random.key(0), one, state, batch, Extra()
     )
-    losses = []
+    step, losses = jax.jit(learner.step), []
     for i in range(3):
         draw = data.Draw(jnp.asarray([i]), everything[:1])
         single = data.take_batch(examples, draw)
-        one, state, single_loss = learner.step(
-            jax.random.key(0), one, state, single, Extra()
-        )
+        one, state, single_loss = step(jax.random.key(0), one, state, single, Extra())
         losses.append(single_loss)
     assert loss == pytest.approx(np.mean(losses))
     for a, b in zip(*map(jax.tree.leaves, (together, one)), strict=True):
@@ -273,6 +271,7 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
     (found, _), _ = map_agents(epoch, agent_loop)(
         (variables, state), (keys, agents.examples, agents.size)
     )
+    take_step = jax.jit(learner.step)
     for agent in (0, 3):
         one = jax.tree.map(lambda leaf: leaf[agent], variables)  # noqa: B023
         state = learner.init(one)
@@ -281,7 +280,7 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
         for step in range(-(-size // 2)):
             draw = sampler(keys[0], jnp.int32(step), size)
             batch = data.take_batch(examples, draw)
-            one, state, _ = learner.step(keys[0], one, state, batch, Extra())
+            one, state, _ = take_step(keys[0], one, state, batch, Extra())
         for a, b in zip(*map(jax.tree.leaves, (found, one)), strict=True):
             np.testing.assert_allclose(a[agent], b, rtol=1e-5, atol=1e-6)
 
@@ -295,17 +294,16 @@ def test_frozen_parts_keep_values_and_optimizer_state():
     one = jax.tree.map(lambda leaf: leaf[0], variables)
     examples = {name: leaf[0] for name, leaf in agents.examples.items()}
     batch = data.take_batch(examples, data.Draw(jnp.arange(3), jnp.ones(3, bool)))
-    state, plain_state = learner.init(one), plain.init(one)
-    free, same = one, one
+    step, plain_step = jax.jit(learner.step), jax.jit(plain.step)
+    state, plain_state = jax.jit(learner.init)(one), jax.jit(plain.init)(one)
+    free, same, key = one, one, jax.random.key(0)
     for _ in range(2):  # by_part changes nothing by itself
-        free, state, _ = learner.step(jax.random.key(0), free, state, batch, Extra())
-        same, plain_state, _ = plain.step(
-            jax.random.key(0), same, plain_state, batch, Extra()
-        )
+        free, state, _ = step(key, free, state, batch, Extra())
+        same, plain_state, _ = plain_step(key, same, plain_state, batch, Extra())
     for a, b in zip(*map(jax.tree.leaves, (free, same)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     frozen = Extra(frozen={"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(False)})
-    held, held_state, _ = learner.step(jax.random.key(0), free, state, batch, frozen)
+    held, held_state, _ = step(key, free, state, batch, frozen)
     for before, after, name in (
         (free.params, held.params, "values"),
         (state, held_state, "optimizer"),

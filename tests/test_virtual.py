@@ -179,7 +179,7 @@ class TestVectors:
         q = module._joined(server, client)
         exactly(2 * loss_fn(Variables(q, {}), batch, None)[0], v["loss"])
         variables = Variables(coordinates.free(q), {})
-        _, _, loss = learner.step(
+        _, _, loss = jax.jit(learner.step)(
             jax.random.key(0),
             variables,
             learner.init(variables),
@@ -343,6 +343,7 @@ class TestNetworks:
         for platform in ("tpu", "cuda"):
             assert_lowers(algorithm, network_world(), platform)
 
+    @pytest.mark.slow
     def test_agents_in_place_are_the_same_as_side_by_side(self):
         world = jax.tree.map(jnp.asarray, network_world())
         finals = []
