@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.types import Array, Batch, InputError, Key
+from p2pjax.types import Array, Batch, InputError, Key, PyTree
 
 
 class Examples(NamedTuple):
@@ -47,7 +47,28 @@ class Draw(NamedTuple):
     valid: Array  # [B]; a short batch is filled up
 
 
-Sampler = Callable[[Key, Array, Array], Draw]  # of (key, step, number of examples)
+class Sampler(NamedTuple):
+    """How ONE agent draws its batches; call it with (key, step, number of examples).
+
+    Drawing all examples in a new order takes longer than a step of a small network, so
+    loops over steps keep the order until the next pass begins (`training.take_steps`).
+    """
+
+    draw: Callable[[Key, Array, Array, PyTree], Draw]  # of (key, step, size, order)
+    order: Callable[[Array, Array], PyTree]  # of the pass that (step, size) is in
+    begins: Callable[[Array, Array], Array]  # whether (step, size) is first in its pass
+
+    def __call__(self, key: Key, step: Array, size: Array) -> Draw:
+        """The batch of any step."""
+        return self.draw(key, step, size, self.order(step, size))
+
+
+def _without_order(draw: Callable[[Key, Array, Array], Draw]) -> Sampler:
+    return Sampler(
+        lambda key, step, size, order: draw(key, step, size),
+        lambda step, size: (),
+        lambda step, size: jnp.zeros((), bool),
+    )
 
 
 def cyclic_window(batch_size: int) -> Sampler:
@@ -64,7 +85,7 @@ def cyclic_window(batch_size: int) -> Sampler:
         indices = (start + jnp.arange(batch_size, dtype=jnp.int32)) % size
         return Draw(indices, jnp.ones(batch_size, bool))
 
-    return sample
+    return _without_order(sample)
 
 
 def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
@@ -79,19 +100,24 @@ def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
     """
     _check_batch_size(batch_size)
 
-    def sample(key: Key, step: Array, size: Array) -> Draw:
-        del key
-        num_steps = steps_per_epoch(size, batch_size)
-        epoch, position = step // num_steps, step % num_steps
+    def position(step: Array, size: Array) -> Array:
+        return step % steps_per_epoch(size, batch_size)
+
+    def order_fn(step: Array, size: Array) -> Array:
+        epoch = step // steps_per_epoch(size, batch_size)
         draws = jax.random.uniform(
             jax.random.fold_in(jax.random.key(0), epoch), (max_size,)
         )
-        order = jnp.argsort(jnp.where(jnp.arange(max_size) < size, draws, 2.0))
-        places = position * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+        return jnp.argsort(jnp.where(jnp.arange(max_size) < size, draws, 2.0))
+
+    def draw_fn(key: Key, step: Array, size: Array, order: Array) -> Draw:
+        del key
+        places = position(step, size) * batch_size
+        places += jnp.arange(batch_size, dtype=jnp.int32)
         valid = places < size
         return Draw(order[jnp.where(valid, places, 0)], valid)
 
-    return sample
+    return Sampler(draw_fn, order_fn, lambda step, size: position(step, size) == 0)
 
 
 def steps_per_epoch(size: Array, batch_size: int) -> Array:
@@ -114,7 +140,7 @@ def with_replacement(batch_size: int) -> Sampler:
         indices = jax.random.randint(key, (batch_size,), 0, size, jnp.int32)
         return Draw(indices, jnp.ones(batch_size, bool))
 
-    return sample
+    return _without_order(sample)
 
 
 def num_drawn(sampler: Sampler, step: Array, size: Array) -> Array:

@@ -265,20 +265,28 @@ def take_steps(
     """
 
     def one_step(step: Array, state: PyTree) -> PyTree:
-        (variables, opt_state), total = state
+        (variables, opt_state), total, order = state
         key_sample, key_step = jax.random.split(jax.random.fold_in(key, step))
-        draw = sampler(key_sample, first_step + step, size)
+        number = first_step + step
+        if jax.tree.leaves(order):
+            order = jax.lax.cond(
+                sampler.begins(number, size) & (step > 0),
+                lambda: sampler.order(number, size),
+                lambda: order,
+            )
+        draw = sampler.draw(key_sample, number, size, order)
         variables, opt_state, loss = learner.step(
             key_step, variables, opt_state, take_batch(examples, draw), extra
         )
-        return (variables, opt_state), total + loss.astype(total.dtype)
+        return (variables, opt_state), total + loss.astype(total.dtype), order
 
-    start = carry, jnp.zeros((), jnp.float32)
+    order = sampler.order(first_step, size)
+    start = carry, jnp.zeros((), jnp.float32), order
     extra = extra._replace(num_examples=size)
     # A loop even for one step: where XLA:CPU unrolls it, it copies the optimizer states
     # of all agents once per agent (ten times slower with Adam).
     num_steps = jax.lax.optimization_barrier(jnp.asarray(num_steps, jnp.int32))
-    carry, total = jax.lax.fori_loop(0, num_steps, one_step, start)
+    carry, total, _ = jax.lax.fori_loop(0, num_steps, one_step, start)
     return carry, total / jnp.maximum(num_steps, 1).astype(jnp.float32)
 
 

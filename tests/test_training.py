@@ -261,9 +261,17 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
 
     def epoch(carry, inputs):
         key, examples, size = inputs
-        num_steps = data.steps_per_epoch(size, 2)
+        num_steps = 2 * data.steps_per_epoch(size, 2)  # from the middle of a pass
         return training.take_steps(
-            learner, sampler, key, examples, size, Extra(), carry, 0 * size, num_steps
+            learner,
+            sampler,
+            key,
+            examples,
+            size,
+            Extra(),
+            carry,
+            0 * size + 1,
+            num_steps,
         )
 
     keys = jax.random.split(jax.random.key(0), 7)
@@ -277,7 +285,7 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
         state = learner.init(one)
         examples = {name: leaf[agent] for name, leaf in agents.examples.items()}
         size = int(agents.size[agent])
-        for step in range(-(-size // 2)):
+        for step in range(1, 1 + 2 * -(-size // 2)):
             draw = sampler(keys[0], jnp.int32(step), size)
             batch = data.take_batch(examples, draw)
             one, state, _ = take_step(keys[0], one, state, batch, Extra())
