@@ -293,6 +293,35 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
             np.testing.assert_allclose(a[agent], b, rtol=1e-5, atol=1e-6)
 
 
+def test_an_order_is_drawn_once_per_pass():
+    task, agents, variables = setup(np.random.default_rng(0))
+    learner = training.gradient_descent(task, optax.sgd(0.1))
+    sampler, drawn = data.shuffled_epochs(1, 3), []
+
+    def order(step, size):
+        jax.debug.callback(lambda step: drawn.append(int(step)), step)
+        return sampler.order(step, size)
+
+    def passes(carry, inputs):
+        return training.take_steps(
+            learner,
+            sampler._replace(order=order),
+            jax.random.key(0),
+            inputs,
+            jnp.int32(3),
+            Extra(),
+            carry,
+            jnp.int32(1),
+            8,
+        )
+
+    state = variables, jax.vmap(learner.init)(variables)
+    jax.jit(map_agents(passes, training.IN_PLACE))(state, agents.examples)
+    jax.effects_barrier()
+    num_agents = agents.size.shape[0]
+    assert sorted(drawn) == sorted([1, 3, 6] * num_agents)
+
+
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_frozen_parts_keep_values_and_optimizer_state():
     task, agents, variables = setup(np.random.default_rng(0))
