@@ -36,12 +36,18 @@ def finite_floats(values: np.ndarray, source: str, name: str = "x") -> np.ndarra
     return values
 
 
-def as_images(values: np.ndarray, source: str, name: str = "x") -> np.ndarray:
-    """Images [E, 28, 28], checked to be uint8 already."""
-    if values.dtype != np.uint8 or values.shape[1:] != (28, 28):
+def as_images(
+    values: np.ndarray,
+    source: str,
+    name: str = "x",
+    shape: tuple[int, ...] = (28, 28),
+) -> np.ndarray:
+    """Images [E, *shape], checked to be uint8 already."""
+    if values.dtype != np.uint8 or values.shape[1:] != shape:
         raise InputError(
-            f"{source}: {name} must be uint8 images [examples, 28, 28], found "
-            f"{values.dtype} {list(values.shape)}: reshape it and scale ink to 255"
+            f"{source}: {name} must be uint8 images [examples, "
+            f"{', '.join(map(str, shape))}], found {values.dtype} "
+            f"{list(values.shape)}: reshape it and scale it to 255"
         )
     return values
 

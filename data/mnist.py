@@ -7,7 +7,7 @@ import numpy as np
 from data.arrays import as_users
 from data.files import not_found
 from data.idx import read_idx
-from data.mnist_tfds import load_tfds
+from data.images_tfds import load_tfds
 from data.npz import read_arrays
 from data.splits import Split, check_split, join_splits
 from p2pjax.data import Examples

@@ -9,6 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data.files import not_found, read_start, require_file, unreadable
 from data.stackoverflow import read_texts
 from data.text import Documents
@@ -17,6 +19,16 @@ from p2pjax.types import InputError
 HDF5_START = b"\x89HDF"
 HDF5_FILES = ("shakespeare_train.h5", "shakespeare_test.h5")
 WANTED = (" and ".join(HDF5_FILES), "one shakespeare*.json or shakespeare*.json.gz")
+# As TensorFlow Federated names roles: after the first of several plays, in the order of
+# the collected works, to which it attributes all of them.
+PLAYS = (
+    "ALL_S_WELL_THAT_ENDS_WELL",  # also Antony, As You Like It, Coriolanus, Cymbeline
+    "MUCH_ADO_ABOUT_NOTHING",  # also Othello
+    "PERICLES__PRINCE_OF_TYRE",  # also Richard II and III
+    "THE_FIRST_PART_OF_KING_HENRY_THE_FOURTH",  # also other kings' histories
+    "THE_TAMING_OF_THE_SHREW",  # also Tempest, Timon, Titus
+    "THE_TRAGEDY_OF_KING_LEAR",  # also Macbeth and comedies from L to M
+)
 CONTENT = "JSON with train and, where there is one, test: {user: [texts]} each"
 
 
@@ -51,6 +63,26 @@ def load(data_dir: str | Path) -> Documents:
     for name in {"train", "test"} & set(parts):
         _check_part(parts[name], f"{files[0]}, {name}")
     return _documents(parts["train"], parts.get("test"), str(files[0]))
+
+
+def by_play(documents: Documents) -> Documents:
+    """The same roles, those of the same plays in one group, numbered as in `PLAYS`.
+
+    Raises:
+        InputError: some user's name does not begin with one of these.
+    """
+
+    def place(user: str) -> int:
+        for number, title in enumerate(PLAYS):
+            if user.startswith(f"{title}_"):
+                return number
+        raise InputError(
+            f"Need names of roles that begin with one of {', '.join(PLAYS)}, found "
+            f"{user}: take the roles of TensorFlow Federated"
+        )
+
+    group = np.array([place(user) for user in documents.users], np.int32)
+    return documents._replace(group=group)
 
 
 def read_json(path: Path, content: str) -> Any:

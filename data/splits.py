@@ -1,11 +1,11 @@
-"""A dataset published as a training and a test part of labelled 28 x 28 images."""
+"""A dataset published as a training and a test part of labelled images."""
 
 import numpy as np
 
 from data.arrays import as_images, as_labels, check_lengths
 from p2pjax.data import Examples
 
-Split = tuple[np.ndarray, np.ndarray]  # x uint8 [E, 28, 28], y int32 [E]
+Split = tuple[np.ndarray, np.ndarray]  # x uint8 [E, ...], y int32 [E]
 
 
 def join_splits(train: Split, test: Split, num_classes: int) -> Examples:
@@ -16,10 +16,15 @@ def join_splits(train: Split, test: Split, num_classes: int) -> Examples:
 
 
 def check_split(
-    x: np.ndarray, y: np.ndarray, source: str, names: tuple[str, str], num_classes: int
+    x: np.ndarray,
+    y: np.ndarray,
+    source: str,
+    names: tuple[str, str],
+    num_classes: int,
+    shape: tuple[int, ...] = (28, 28),
 ) -> Split:
     """Checks images and labels, called `names` in `source`, and returns them."""
-    x = as_images(x, source, names[0])
+    x = as_images(x, source, names[0], shape)
     y = as_labels(y, num_classes, source, names[1])
     check_lengths(source, **{names[0]: x, names[1]: y})
     return x, y

@@ -32,39 +32,39 @@ def accuracy_by_level(folder: Path) -> None:
     rows = run_folder.read(folder)
     if "batch_size" in rows[0]["setting"]:
         rows = _final(rows)
-        lines = _grouped(rows, lambda row: row["setting"]["batch_size"])
+        lines = grouped(rows, lambda row: row["setting"]["batch_size"])
         named = {f"mini-batches of {size}": lines[size] for size in sorted(lines)}
     else:
         shown = _shown_rounds(rows)
-        lines = _grouped(rows, lambda row: row["round"])
+        lines = grouped(rows, lambda row: row["round"])
         named = {f"{number} mini-batches": lines[number] for number in shown}
-    figure, axes = _new_figure("averaging level (%)")
-    _draw_all(axes, named, lambda row: row["setting"]["level"])
-    _save(figure, axes, folder, "accuracy_by_level")
+    figure, axes = new_figure("averaging level (%)")
+    draw_all(axes, named, lambda row: row["setting"]["level"])
+    save(figure, axes, folder, "accuracy_by_level")
 
 
 def accuracy_by_hidden(folder: Path) -> None:
     """Accuracy against global hidden cells; a panel per modified vector."""
     rows = run_folder.read(folder)
-    panels = _grouped(rows, lambda row: row["setting"]["modified"])
+    panels = grouped(rows, lambda row: row["setting"]["modified"])
     figure = Figure(figsize=(4 * len(panels) + 2, 4), layout="constrained")
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (modified, same) in zip(every, panels.items(), strict=True):
-        lines = _grouped(same, lambda row: f"{row['round']} mini-batches")
-        _draw_all(axes, lines, lambda row: row["setting"]["hidden"])
+        lines = grouped(same, lambda row: f"{row['round']} mini-batches")
+        draw_all(axes, lines, lambda row: row["setting"]["hidden"])
         axes.set_title(f"vector {modified} modified")
         axes.set_xlabel("global hidden cells")
         axes.grid(alpha=0.3)
     every[0].set_ylabel("accuracy, mean over agents")
-    _save(figure, every[-1], folder, "accuracy_by_hidden")
+    save(figure, every[-1], folder, "accuracy_by_hidden")
 
 
 def accuracy_by_round(folder: Path, label: str = "mini-batches") -> None:
     """Accuracy against rounds, which are what `label` says, a line per scheme."""
-    lines = _grouped(run_folder.read(folder), lambda row: row["scheme"])
-    figure, axes = _new_figure(label)
-    _draw_all(axes, lines, lambda row: row["round"])
-    _save(figure, axes, folder, "accuracy_by_round")
+    lines = grouped(run_folder.read(folder), lambda row: row["scheme"])
+    figure, axes = new_figure(label)
+    draw_all(axes, lines, lambda row: row["round"])
+    save(figure, axes, folder, "accuracy_by_round")
 
 
 def accuracy_by_messages(folder: Path) -> None:
@@ -73,8 +73,8 @@ def accuracy_by_messages(folder: Path) -> None:
     A level line is the best evaluation of a scheme that sends nothing. The points of a
     scheme are its evaluations, the large one its best.
     """
-    lines = _grouped(run_folder.read(folder), lambda row: row["scheme"])
-    figure, axes = _new_figure("messages sent by an agent")
+    lines = grouped(run_folder.read(folder), lambda row: row["scheme"])
+    figure, axes = new_figure("messages sent by an agent")
     for position, (name, rows) in enumerate(lines.items()):
         color = COLORS((position + 1) / (len(lines) + 1))
         means = {
@@ -82,7 +82,7 @@ def accuracy_by_messages(folder: Path) -> None:
                 np.mean([row[metric] for row in same])
                 for metric in ("messages", "accuracy")
             ]
-            for number, same in _grouped(rows, lambda row: row["round"]).items()
+            for number, same in grouped(rows, lambda row: row["round"]).items()
         }
         messages, accuracy = np.array(list(means.values())).T
         best, label = accuracy.argmax(), name.replace("_", " ")
@@ -93,7 +93,7 @@ def accuracy_by_messages(folder: Path) -> None:
         axes.plot(messages[sends], accuracy[sends], "o-", c=color, ms=2.5, label=label)
         axes.plot(messages[best], accuracy[best], "o", color=color, ms=8)
     axes.set_xscale("log")
-    _save(figure, axes, folder, "accuracy_by_messages")
+    save(figure, axes, folder, "accuracy_by_messages")
 
 
 def curves_by_round(
@@ -106,22 +106,22 @@ def curves_by_round(
     axis, and values that are not finite are left out.
     """
     rows = run_folder.read(folder)
-    every = _grouped(rows, lambda row: row["setting"][panel] if panel else "")
+    every = grouped(rows, lambda row: row["setting"][panel] if panel else "")
     size = (4 * len(every) + 2, 3.2 * len(names) + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(names), len(every), sharex=True, squeeze=False)
     for place, (value, same) in enumerate(every.items()):
         for metric, axes in zip(names, grid[:, place], strict=True):
             known = [row for row in same if row[metric] is not None]
-            lines = _grouped(known, lambda row: _line_name(row, panel))
-            _draw_all(axes, lines, lambda row: row["round"], metric)
+            lines = grouped(known, lambda row: _line_name(row, panel))
+            draw_all(axes, lines, lambda row: row["round"], metric)
             axes.set_ylabel(metric if place == 0 else "")
             axes.grid(alpha=0.3)
             if metric == "norm":
                 axes.set_yscale("log")
         grid[0, place].set_title(f"{panel} {value}" if panel else "")
         grid[-1, place].set_xlabel("rounds")
-    _save(figure, grid[0, -1], folder, "curves_by_round")
+    save(figure, grid[0, -1], folder, "curves_by_round")
 
 
 def _line_name(row: Row, panel: str | None) -> str:
@@ -132,13 +132,13 @@ def _line_name(row: Row, panel: str | None) -> str:
 def score_by_round(folder: Path, metric: str, label: str) -> None:
     """A metric against rounds, a line per scheme and setting that has it."""
     rows = [row for row in run_folder.read(folder) if metric in row]
-    lines = _grouped(
+    lines = grouped(
         rows, lambda row: ", ".join([row["scheme"], *map(str, row["setting"].values())])
     )
-    figure, axes = _new_figure("network epochs")
+    figure, axes = new_figure("network epochs")
     axes.set_ylabel(label)
-    _draw_all(axes, lines, lambda row: row["round"], metric)
-    _save(figure, axes, folder, f"{metric}_by_round")
+    draw_all(axes, lines, lambda row: row["round"], metric)
+    save(figure, axes, folder, f"{metric}_by_round")
 
 
 def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
@@ -147,15 +147,15 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
     A scheme that ran at one value only, because the setting means nothing to it, is a
     level line over the values of the others.
     """
-    lines = _grouped(_final(run_folder.read(folder)), lambda row: row["scheme"])
-    figure, axes = _new_figure(label)
-    xs = _draw_all(axes, lines, lambda row: row["setting"][setting])
+    lines = grouped(_final(run_folder.read(folder)), lambda row: row["scheme"])
+    figure, axes = new_figure(label)
+    xs = draw_all(axes, lines, lambda row: row["setting"][setting])
     if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 16:
         axes.set_xscale("log", base=2)
         axes.set_xticks(xs)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-    _save(figure, axes, folder, f"accuracy_by_{setting}")
+    save(figure, axes, folder, f"accuracy_by_{setting}")
 
 
 def print_summary(folder: Path) -> None:
@@ -186,7 +186,7 @@ def _final(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["round"] == last]
 
 
-def _grouped(rows: list[Row], key_of: Callable[[Row], Any]) -> dict[Any, list[Row]]:
+def grouped(rows: list[Row], key_of: Callable[[Row], Any]) -> dict[Any, list[Row]]:
     """Rows by key, in the order in which the keys appear."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
@@ -194,7 +194,7 @@ def _grouped(rows: list[Row], key_of: Callable[[Row], Any]) -> dict[Any, list[Ro
     return groups
 
 
-def _draw_all(
+def draw_all(
     axes: Axes,
     lines: dict[str, list[Row]],
     x_of: Callable[[Row], float],
@@ -204,7 +204,7 @@ def _draw_all(
     summaries = {
         name: {
             x: metrics.over_runs(np.asarray([row[metric] for row in same], float))
-            for x, same in sorted(_grouped(rows, x_of).items())
+            for x, same in sorted(grouped(rows, x_of).items())
         }
         for name, rows in lines.items()
     }
@@ -218,7 +218,8 @@ def _draw_all(
     return xs
 
 
-def _new_figure(x_label: str) -> tuple[Figure, Axes]:
+def new_figure(x_label: str) -> tuple[Figure, Axes]:
+    """Accuracy against what the label says, unless the axes are named otherwise."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_xlabel(x_label)
@@ -252,9 +253,15 @@ def _draw(
     )
 
 
-def _save(figure: Figure, axes: Axes, folder: Path, name: str) -> None:
+def save(figure: Figure, axes: Axes, folder: Path, name: str) -> None:
+    """Writes a figure with the legend of its axes beside them."""
     axes.legend(
         frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5)
     )
+    save_plain(figure, folder, name)
+
+
+def save_plain(figure: Figure, folder: Path, name: str) -> None:
+    """Writes a figure as it is."""
     for ending in ("png", "svg"):
         figure.savefig(folder / f"{name}.{ending}", dpi=150)

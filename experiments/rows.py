@@ -20,6 +20,7 @@ class Tally(NamedTuple):
     payload: float  # parameters sent, mean over agents
     delivered: float  # parameters that a server sent, mean over agents
     links: np.ndarray | None = None  # [N, N] messages the row got from the column
+    merged: np.ndarray | None = None  # [N, N] of these, where some are only looked at
 
 
 def nothing(num_agents: int) -> Tally:
@@ -29,15 +30,19 @@ def nothing(num_agents: int) -> Tally:
 
 def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
     """After more rounds, leaves of `info` `[rounds, N]`; `num_rounds` in all."""
-    links = tally.links
-    if info.links is not None and len(tally.sent) <= MOST_LINKED:
-        links = _pairs(info.links) + (0 if links is None else links)
+
+    def added(before: np.ndarray | None, links: Links | None) -> np.ndarray | None:
+        if links is None or len(tally.sent) > MOST_LINKED:
+            return before
+        return _pairs(links) + (0 if before is None else before)
+
     return Tally(
         num_rounds,
         tally.sent + info.sent.sum(0, dtype=np.float64),
         tally.payload + _mean_total(info.payload),
         tally.delivered + _mean_total(info.delivered),
-        links,
+        added(tally.links, info.links),
+        added(tally.merged, info.merged),
     )
 
 
@@ -57,18 +62,34 @@ def _pairs(links: Links) -> np.ndarray:
 
 def to_json(tally: Tally) -> dict[str, Any]:
     """For a checkpoint; floats keep all their bits."""
-    links = None if tally.links is None else _triples(tally.links)
-    return tally._asdict() | {"sent": tally.sent.tolist(), "links": links}
+    links, merged = (
+        None if pairs is None else _triples(pairs)
+        for pairs in (tally.links, tally.merged)
+    )
+    counts = {"sent": tally.sent.tolist(), "links": links, "merged": merged}
+    return tally._asdict() | counts
 
 
 def from_json(found: dict[str, Any]) -> Tally:
     """What `to_json` was given."""
-    sent, links = np.asarray(found["sent"], np.float64), None
-    if found["links"] is not None:
-        links = np.zeros((len(sent), len(sent)))
-        for receiver, sender, count in found["links"]:
-            links[receiver, sender] = count
-    return Tally(found["num_rounds"], sent, found["payload"], found["delivered"], links)
+    sent = np.asarray(found["sent"], np.float64)
+
+    def pairs(triples: list[list[int]] | None) -> np.ndarray | None:
+        if triples is None:
+            return None
+        every = np.zeros((len(sent), len(sent)))
+        for receiver, sender, count in triples:
+            every[receiver, sender] = count
+        return every
+
+    return Tally(
+        found["num_rounds"],
+        sent,
+        found["payload"],
+        found["delivered"],
+        pairs(found["links"]),
+        pairs(found["merged"]),
+    )
 
 
 def _triples(links: np.ndarray) -> list[list[int]]:
@@ -110,6 +131,8 @@ def metrics_row(
         row["gini"] = statistics.gini(tally.sent)
     if info.links is not None and len(np.unique(cluster)) > 1:
         row["in_cluster"] = _share_in_cluster(info.links, cluster)
+        if info.merged is not None:
+            row["merged_in_cluster"] = _share_in_cluster(info.merged, cluster)
     if info.time is not None:
         row["time"] = info.time[-1]
     if info.delivered is not None:
@@ -133,7 +156,12 @@ def _share_in_cluster(links: Links, cluster: np.ndarray) -> float | None:
 
 
 def links_row(name: Row, tally: Tally, cluster: np.ndarray) -> Row | None:
-    """Who received how many messages from whom in a run; None if nobody knows."""
+    """Who received how many messages from whom in a run; None if nobody knows.
+
+    Where methods look at models that they do not average with, it also says how many
+    they averaged with.
+    """
     if tally.links is None:
         return None
-    return name | {"cluster": cluster, "links": _triples(tally.links)}
+    row = name | {"cluster": cluster, "links": _triples(tally.links)}
+    return row if tally.merged is None else row | {"merged": _triples(tally.merged)}

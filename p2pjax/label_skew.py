@@ -1,8 +1,10 @@
 """Splits by label: which rows of a data set every agent gets.
 
-The three of Sajina (2025) and Dirichlet shares (Hsu et al. 2019). Each returns row
+Those of Sajina (2025) and Dirichlet shares (Hsu et al. 2019). Each returns row
 numbers per agent, for `partition.world_of`; nobody shares a row.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -74,6 +76,47 @@ def practical(
             for place, part in enumerate(parts):
                 rows[cluster * per_cluster + place].append(part)
     return [np.concatenate(parts) for parts in rows]
+
+
+def of_clusters(
+    y: np.ndarray,
+    rng: np.random.Generator,
+    num_agents: int,
+    labels: Sequence[Sequence[int]],
+) -> list[np.ndarray]:
+    """Every cluster of agents has classes of its own, dealt evenly to its agents.
+
+    Agents are numbered cluster by cluster. One cluster of all classes is the even split
+    of every class, of which rotated images and swapped labels make clusters; pairs of
+    classes are the pathological split of the thesis' study of connections.
+
+    Args:
+      y: labels `[E]`.
+      rng: source of everything random.
+      num_agents: N, a multiple of the clusters.
+      labels: the classes of every cluster.
+    """
+    per_cluster, rest = divmod(num_agents, len(labels))
+    if rest or not per_cluster:
+        raise InputError(
+            f"Need a number of agents that {len(labels)} clusters can share equally, "
+            f"got {num_agents}: make it a multiple of {len(labels)}."
+        )
+    rows: list[list[np.ndarray]] = [[] for _ in range(num_agents)]
+    for cluster, own_labels in enumerate(labels):
+        for label in own_labels:
+            own = rng.permutation(np.flatnonzero(y == label))
+            if len(own) < per_cluster:
+                raise InputError(
+                    f"Need an example of class {label} for each of {per_cluster} "
+                    f"agents, got {len(own)}: lower the number of agents."
+                )
+            parts = np.array_split(own, per_cluster)
+            # Who gets one more, where they are not equal, is chance.
+            places = cluster * per_cluster + rng.permutation(per_cluster)
+            for place, part in zip(places, parts, strict=True):
+                rows[place].append(part)
+    return [rng.permutation(np.concatenate(parts)) for parts in rows]
 
 
 def dirichlet(

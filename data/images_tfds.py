@@ -1,4 +1,4 @@
-"""MNIST, and datasets just like it, from TensorFlow Datasets without TensorFlow."""
+"""Labelled images, such as MNIST, from TensorFlow Datasets without TensorFlow."""
 
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,25 @@ from p2pjax.types import InputError
 
 
 def load_tfds(
-    name: str = "mnist", data_dir: str | Path | None = None, download: bool = False
+    name: str = "mnist",
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    image_shape: tuple[int, int, int] = (28, 28, 1),
 ) -> Examples:
-    """Loads MNIST, or a dataset just like it, through TensorFlow Datasets.
+    """Loads MNIST, or another dataset of images, through TensorFlow Datasets.
 
     Reading needs no TensorFlow; preparing (`download`) does, once, on some machine.
     TensorFlow Datasets shuffled the examples when it prepared them.
 
     Args:
-        name: a dataset with splits train and test of image [28, 28, 1] and label.
+        name: a dataset with splits train and test of image and label.
         data_dir: where datasets are prepared; ~/tensorflow_datasets unless given.
         download: whether to download and prepare it where it is not on disk.
+        image_shape: height, width and channels of every image.
 
     Returns:
-        x uint8 [E, 28, 28], training examples first; all belong to user 0.
+        x uint8 [E, height, width, channels], a single channel left out, training
+        examples first; all belong to user 0.
 
     Raises:
         InputError: not installed, not prepared, or another kind of dataset.
@@ -42,20 +47,20 @@ def load_tfds(
         if not download:
             raise InputError(
                 f"{source} must be prepared in {builder.data_dir} but is not there: "
-                "pass download=True to get it, or load MNIST's own files with load()"
+                "pass download=True to get it, or read its own files with load()"
             )
         _prepare(builder, source)
     features = dict(builder.info.features.items())
-    image_shape = getattr(features.get("image"), "shape", None)
+    found = getattr(features.get("image"), "shape", None)
     num_classes = getattr(features.get("label"), "num_classes", None)
-    if image_shape != (28, 28, 1) or num_classes is None:
+    if found != image_shape or num_classes is None:
+        all_found = [f"{key} {list(f.shape)}" for key, f in features.items()]
         raise InputError(
-            f"{source}: image [28, 28, 1] and label (a class) are needed, found "
-            f"{', '.join(f'{key} {list(f.shape)}' for key, f in features.items())}: "
-            "choose a dataset like mnist"
+            f"{source}: image {list(image_shape)} and label (a class) are needed, "
+            f"found {', '.join(all_found)}: choose another dataset"
         )
     train, test = (
-        _read_prepared(builder, split, num_classes, source)
+        _read_prepared(builder, split, image_shape, num_classes, source)
         for split in ("train", "test")
     )
     return join_splits(train, test, num_classes)
@@ -88,7 +93,13 @@ def _prepare(builder: Any, source: str) -> None:
         ) from error
 
 
-def _read_prepared(builder: Any, split: str, num_classes: int, source: str) -> Split:
+def _read_prepared(
+    builder: Any,
+    split: str,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    source: str,
+) -> Split:
     try:
         examples = list(builder.as_data_source(split=split))
     except (
@@ -99,9 +110,13 @@ def _read_prepared(builder: Any, split: str, num_classes: int, source: str) -> S
             f"{builder.data_dir} but is not ({_reason(error)}): "
             "delete that folder and prepare it again with download=True"
         ) from error
-    x = np.array([example["image"][..., 0] for example in examples])  # [E, 28, 28]
+    x = np.array([example["image"] for example in examples])  # [E, *image_shape]
     y = np.array([example["label"] for example in examples])  # [E]
-    return check_split(x, y, f"{source} {split}", ("image", "label"), num_classes)
+    shape: tuple[int, ...] = image_shape
+    if image_shape[2] == 1:
+        x, shape = x[..., 0], image_shape[:2]
+    names = ("image", "label")
+    return check_split(x, y, f"{source} {split}", names, num_classes, shape)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,377 @@
+"""Ways of choosing peers by name, ready to run with the settings of Sajina (2025)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from absl import flags
+
+from experiments import common
+from experiments.jobs import Program
+from p2pjax import InputError, data, graphs, metrics, peer_evaluation, training
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.d_cliques import d_cliques
+from p2pjax.algorithms.diple import diple
+from p2pjax.algorithms.local_only import local_only
+from p2pjax.algorithms.pull import pull
+from p2pjax.data import World, num_agents
+from p2pjax.peer_evaluation import Probe
+from p2pjax.selection import aucccr, tables
+from p2pjax.selection import d_cliques as cliques
+from p2pjax.selection.base import Selection
+from p2pjax.selection.dac import dac
+from p2pjax.selection.diple import line_search
+from p2pjax.selection.l2c import l2c
+from p2pjax.selection.max_in_load import max_in_load
+from p2pjax.selection.panm import panm
+from p2pjax.selection.pens import pens
+from p2pjax.selection.similarity import agreement, update_cosine
+from p2pjax.selection.sparse import sparse
+from p2pjax.selection.view_size import view_size
+from p2pjax.simulate import Evaluate, on_test_sets, simulate
+from p2pjax.tasks import Task
+from p2pjax.topology import Graphs, Topology
+from p2pjax.types import Array, Batch, Variables
+
+ALONE_EPOCHS = 15  # of AUCCCR, before agents are compared
+
+_SECOND_STAGE = flags.DEFINE_integer(
+    "second_stage",
+    None,
+    "First round of the second stage of PENS and PANM; a fifth of all if not given.",
+    lower_bound=1,
+)
+_MATCHING_EVERY = flags.DEFINE_integer(
+    "matching_every",
+    10,
+    "Rounds between two matchings of PANM: the fewer, the more messages.",
+    lower_bound=1,
+)
+_ROUNDS_WITH_ALL = flags.DEFINE_integer(
+    "rounds_with_all",
+    None,
+    "Rounds in which L2C mixes all models; a fiftieth of all if not given.",
+    lower_bound=1,
+)
+_NUM_KEPT = flags.DEFINE_integer(
+    "num_kept", 3, "Peers that L2C keeps after these rounds.", lower_bound=1
+)
+_BILEVEL = flags.DEFINE_bool(
+    "bilevel", False, "L2C as published: weights follow the mixed model's gradient."
+)
+_NUM_CANDIDATES = flags.DEFINE_integer(
+    "num_candidates", 6, "Models that PENS and PANM try in a round.", lower_bound=1
+)
+_SHARPNESS = flags.DEFINE_float(
+    "sharpness", 30.0, "How much likelier DAC asks those who are alike.", lower_bound=0
+)
+_RISING = flags.DEFINE_bool("rising", False, "Sharpness of DAC rises from 1.")
+_UPDATE_SHARE = flags.DEFINE_float(
+    "update_share",
+    0.5,
+    "Weight of the last round's update in the similarity of panm_grad; the rest is for "
+    "everything since the start.",
+    lower_bound=0,
+    upper_bound=1,
+)
+_ITERATIONS = flags.DEFINE_integer(
+    "iterations", 5, "Averages in a cycle of DiPLe.", lower_bound=1
+)
+_CLIQUE_SIZE = flags.DEFINE_integer(
+    "clique_size", 10, "Most agents of a clique of D-Cliques.", lower_bound=1
+)
+_GROUP_LIMIT = flags.DEFINE_integer(
+    "group_limit",
+    None,
+    "Size up to which groups of AUCCCR gain worth; if not given, four tenths of all "
+    "agents for two true clusters and two tenths for more, as in the thesis.",
+    lower_bound=1,
+)
+_PROBE_SIZE = flags.DEFINE_integer(
+    "probe_size",
+    100,
+    "Test examples of the first agents on which AUCCCR, dac_probe and panm_probe "
+    "compare predictions.",
+    lower_bound=1,
+)
+_MAX_IN_LOAD = flags.DEFINE_integer(
+    "max_in_load",
+    None,
+    "Most agents that may fetch from one agent in a round; no limit if not given.",
+    lower_bound=1,
+)
+_VIEW_SIZE = flags.DEFINE_integer(
+    "view_size",
+    None,
+    "Agents that everybody knows at a time, by gossip; all if not given.",
+    lower_bound=2,
+)
+
+
+class Subject(NamedTuple):
+    """What all methods of a study learn."""
+
+    task: Task
+    predict: Callable[[Variables, Batch], Array]  # class probabilities [B, k]
+    optimizer: optax.GradientTransformation
+    cluster: np.ndarray  # [N] the truth, for the oracle
+    num_classes: int
+    is_text: bool
+
+
+class Run(NamedTuple):
+    """What a method may know of the run whose program it makes."""
+
+    number: int
+    world: World
+
+
+def _degree() -> int:
+    return common.DEGREE.value or 3
+
+
+def _part_of_rounds(given: int | None, parts: int) -> int:
+    """What the flag says, or a share of all rounds."""
+    return given or max(1, common.NUM_ROUNDS.value // parts)
+
+
+def _probe(subject: Subject, world: World) -> Probe:
+    """Test examples of the first agents, as the thesis has it."""
+    return Probe(subject.predict, {"x": _probed(world)["x"]})
+
+
+def _probed(world: World) -> dict[str, np.ndarray]:
+    left, parts = _PROBE_SIZE.value, []
+    for agent, size in enumerate(np.asarray(world.test.size)):
+        rows = min(int(size), left)
+        parts.append(
+            {name: leaf[agent, :rows] for name, leaf in world.test.examples.items()}
+        )
+        left -= rows
+        if not left:
+            break
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+def _pulling(
+    selection: Selection, subject: Subject, run: Run, graph: Graphs | None = None
+) -> Algorithm:
+    """A selection under the caps of the flags."""
+    if _VIEW_SIZE.value is not None and graph is None:
+        selection = view_size(selection, _VIEW_SIZE.value)
+    if _MAX_IN_LOAD.value is not None:
+        selection = max_in_load(selection, _MAX_IN_LOAD.value)
+    return pull(
+        subject.task,
+        training.gradient_descent(subject.task, subject.optimizer),
+        selection,
+        graph,
+        batch_size=common.BATCH_SIZE.value,
+        probe=_probe(subject, run.world),
+        agent_loop=common.agent_loop(subject.task),
+    )
+
+
+def _sparse(subject: Subject, run: Run) -> Algorithm:
+    draw = partial(
+        graphs.directed_regular, num_agents=len(subject.cluster), degree=_degree()
+    )
+    return _pulling(sparse(), subject, run, draw)
+
+
+def _oracle(subject: Subject, run: Run) -> Algorithm:
+    draw = partial(graphs.oracle, cluster=subject.cluster, degree=_degree())
+    return _pulling(sparse(), subject, run, draw)
+
+
+def _pens(subject: Subject, run: Run) -> Algorithm:
+    chosen = pens(
+        num_peers=_degree(),
+        num_candidates=_NUM_CANDIDATES.value,
+        second_stage=_part_of_rounds(_SECOND_STAGE.value, 5),
+    )
+    return _pulling(chosen, subject, run)
+
+
+def _dac(by_probe: bool, subject: Subject, run: Run) -> Algorithm:
+    chosen = dac(
+        num_peers=_degree(),
+        sharpness=_SHARPNESS.value,
+        rising=_RISING.value,
+        similarity=agreement() if by_probe else None,
+    )
+    return _pulling(chosen, subject, run)
+
+
+def _panm(compared_by: str, subject: Subject, run: Run) -> Algorithm:
+    similarity = None
+    if compared_by == "updates":
+        similarity = update_cosine(_UPDATE_SHARE.value)
+    elif compared_by == "probe":
+        similarity = agreement()
+    chosen = panm(
+        similarity=similarity,
+        num_peers=_degree(),
+        num_candidates=_NUM_CANDIDATES.value,
+        second_stage=_part_of_rounds(_SECOND_STAGE.value, 5),
+        matching_every=_MATCHING_EVERY.value,
+    )
+    return _pulling(chosen, subject, run)
+
+
+def _l2c(subject: Subject, run: Run) -> Algorithm:
+    chosen = l2c(
+        bilevel=_BILEVEL.value,
+        num_kept=_NUM_KEPT.value,
+        num_rounds_all=_part_of_rounds(_ROUNDS_WITH_ALL.value, 50),
+    )
+    return _pulling(chosen, subject, run)
+
+
+def _diple(subject: Subject, run: Run) -> Algorithm:
+    del run
+    chosen = line_search(num_peers=_degree())
+    if _VIEW_SIZE.value is not None:
+        chosen = view_size(chosen, _VIEW_SIZE.value)
+    if _MAX_IN_LOAD.value is not None:
+        chosen = max_in_load(chosen, _MAX_IN_LOAD.value)
+    return diple(
+        subject.task,
+        training.gradient_descent(subject.task, subject.optimizer),
+        chosen,
+        batch_size=common.BATCH_SIZE.value,
+        num_iterations=_ITERATIONS.value,
+        agent_loop=common.agent_loop(subject.task),
+    )
+
+
+def _aucccr(subject: Subject, run: Run) -> Algorithm:
+    """Groups are found when a run is prepared; their messages are not counted."""
+    if subject.is_text:
+        raise InputError(
+            f"Need fewer classes for aucccr, whose profiles have {subject.num_classes} "
+            "x as many numbers: leave it out of --methods."
+        )
+    size, degree = len(subject.cluster), _degree()
+    like_it = graphs.directed_regular(np.random.default_rng(0), size, degree)
+    base = _pulling(sparse(), subject, run, like_it)
+
+    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Topology:
+        group = found_groups(subject, rng, world)
+        graph = tables.padded(aucccr.topology(rng, group, degree), degree)
+        return Topology(
+            *(np.repeat(np.asarray(leaf)[None], num_rounds, 0) for leaf in graph)
+        )
+
+    return base._replace(plan=plan_fn)
+
+
+def found_groups(
+    subject: Subject, rng: np.random.Generator, world: World
+) -> np.ndarray:
+    """Groups of AUCCCR, `[N]`, from what models that were trained alone predict."""
+    learner = training.gradient_descent(subject.task, subject.optimizer)
+    agent_loop = common.agent_loop(subject.task)
+    alone = local_only(
+        subject.task,
+        learner,
+        batch_size=common.BATCH_SIZE.value,
+        num_epochs=ALONE_EPOCHS,
+        agent_loop=agent_loop,
+    )
+    key = jax.random.key(int(rng.integers(2**31)))
+    (last,) = simulate(key, alone, world, 1, eval_every=1, evaluate=_nothing)
+    outputs = peer_evaluation.predictions(
+        _probe(subject, world), last.state.variables, agent_loop
+    )
+    limit = _GROUP_LIMIT.value
+    if limit is None:
+        tenths = 4 if len(np.unique(subject.cluster)) == 2 else 2
+        limit = max(1, len(subject.cluster) * tenths // 10)
+    features = aucccr.profiles(np.asarray(outputs), _probed(world)["y"])
+    return aucccr.groups(rng, features, aucccr.root_of_size(limit))
+
+
+def _nothing(models: Variables, world: World) -> dict[str, Array]:
+    del models, world
+    return {}
+
+
+def _d_cliques(subject: Subject, run: Run) -> Algorithm:
+    histograms = data.label_histograms(run.world.train, subject.num_classes)
+    clique = cliques.cliques(
+        np.random.default_rng([common.SEED.value, run.number]),
+        np.asarray(histograms),
+        max_size=_CLIQUE_SIZE.value,
+    )
+    return d_cliques(
+        subject.task,
+        subject.optimizer,
+        clique,
+        batch_size=common.BATCH_SIZE.value,
+        agent_loop=common.agent_loop(subject.task),
+    )
+
+
+def _local(subject: Subject, run: Run) -> Algorithm:
+    del run
+    return local_only(
+        subject.task,
+        training.gradient_descent(subject.task, subject.optimizer),
+        batch_size=common.BATCH_SIZE.value,
+        agent_loop=common.agent_loop(subject.task),
+    )
+
+
+METHODS: Mapping[str, Callable[[Subject, Run], Algorithm]] = {
+    "sparse": _sparse,
+    "oracle": _oracle,
+    "pens": _pens,
+    "dac": partial(_dac, False),
+    "panm_loss": partial(_panm, "loss"),
+    "panm_grad": partial(_panm, "updates"),
+    "l2c": _l2c,
+    "diple": _diple,
+    "aucccr": _aucccr,
+    "d_cliques": _d_cliques,
+    "local": _local,
+    "dac_probe": partial(_dac, True),
+    "panm_probe": partial(_panm, "probe"),
+}
+NOT_DEFAULT = ("dac_probe", "panm_probe")
+OF_A_RUN = ("d_cliques", "dac_probe", "panm_probe")  # whose program has a run's data
+
+
+def build_programs(
+    method: str, subject: Subject, worlds: Sequence[World]
+) -> list[Program]:
+    """A method, ready to run: one program per run, the same where it can be."""
+    if method not in METHODS:
+        raise InputError(f"Need methods among {', '.join(METHODS)}, got '{method}'.")
+    assert num_agents(worlds[0]) == len(subject.cluster)
+    evaluate = evaluation(subject.task)
+    runs = [Run(number, world) for number, world in enumerate(worlds)]
+    if method in OF_A_RUN:
+        return [Program(METHODS[method](subject, run), evaluate) for run in runs]
+    return [Program(METHODS[method](subject, runs[0]), evaluate)] * len(runs)
+
+
+def evaluation(task: Task) -> Evaluate:
+    """Accuracy and loss of every agent on its own test set, and the worst tenth."""
+    on_own_tests = on_test_sets(task, common.agent_loop(task))
+
+    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+        values = dict(on_own_tests(models, world))
+        return values | {"worst_decile": metrics.worst_decile(values["accuracy"])}
+
+    return evaluate
+
+
+def parameters_of(task: Task) -> int:
+    """Numbers that a whole model is made of, statistics included."""
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    stats = {k: v for k, v in shapes.stats.items() if k != "momentum"}
+    return sum(leaf.size for leaf in jax.tree.leaves((shapes.params, stats)))
