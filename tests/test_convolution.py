@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pjax.models import cnn
-from p2pjax.models.convolution import Convolution, Geometry, convolve, max_pool
+from p2pjax.models.convolution import (
+    Convolution,
+    Geometry,
+    convolve,
+    in_windows,
+    max_pool,
+    window_max,
+)
 
 # Nearly all the time is compilation: what is compiled may be slow.
 quick_jit = functools.partial(
@@ -177,3 +184,47 @@ def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
     monkeypatch.setattr("p2pjax.models.convolution.convolve", autodiff_convolution)
     for one, other in zip(*map(jax.tree.leaves, (mine, gradient())), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=15)
+@given(
+    size=st.tuples(st.integers(6, 9), st.integers(6, 9)),
+    kernel=pairs,
+    pool=st.integers(1, 3),
+    seed=st.integers(0, 100),
+)
+def test_windows_of_pooling(size, kernel, pool, seed):
+    """The largest of every window is what convolution and pooling give."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(2, *size, 2)).astype(np.float32)
+    weights = rng.normal(size=(*kernel, 2, 3)).astype(np.float32)
+    assert_same(
+        lambda x, k: window_max(in_windows(x, k, pool)),
+        lambda x, k: autodiff_pool(autodiff_convolution(x, k, Geometry()), pool, pool),
+        x,
+        weights,
+    )
+
+
+def test_the_first_of_equal_results_gets_the_gradient():
+    x = jnp.asarray([[1.0, 5.0], [1.0, 2.0], [0.0, 5.0]])[None]  # [1, W, C]
+    _, pull_back = jax.vjp(window_max, x)
+    (found,) = pull_back(jnp.asarray([[2.0, 3.0]]))
+    np.testing.assert_array_equal(found[0], [[2, 3], [0, 0], [0, 0]])
+
+
+def test_few_and_many_channels_give_the_same_network(monkeypatch):
+    module, x = cnn.CNN((3, 5), (4,), 3, kernel_size=3), jnp.ones((2, 13, 12, 2))
+    x = x * jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape)
+    variables = module.init(jax.random.key(0), x)
+
+    def loss(params):
+        return jnp.square(module.apply(params, x)).sum()
+
+    in_windows_found = jax.value_and_grad(loss)(variables)
+    monkeypatch.setattr(cnn, "FEW_CHANNELS", 0)
+    plain = jax.value_and_grad(loss)(variables)
+    for one, other in zip(
+        *map(jax.tree.leaves, (in_windows_found, plain)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -9,9 +9,14 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 
 from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
-from p2pjax.models.convolution import Convolution, max_pool
+from p2pjax.models.convolution import Convolution, max_pool, window_max
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, InputError
+
+# Up to so many, convolutions in the windows of a pooling by two are faster on a CPU. A
+# step of `cifar_cnn_code` on 32 images, CPU time on a busy machine: 10.0 ms before, 5.4
+# in windows; its forward pass 4.3 and 1.6. From 32 on they are slower.
+FEW_CHANNELS = 16
 
 
 class CNN(nn.Module):
@@ -45,14 +50,19 @@ class CNN(nn.Module):
         hidden = x[..., None] if x.ndim == 3 else x
         for layer, features in enumerate(self.conv_features, start=1):
             self._check_size(layer, hidden.shape)
+            is_small = features <= FEW_CHANNELS and self.pool == 2
             hidden = Convolution(
                 features,
                 (self.kernel_size, self.kernel_size),
                 kernel_init=init,
+                windows=self.pool if is_small else None,
                 name=f"layer_{layer}",
             )(hidden)
             hidden = without_missing(self.activation(hidden), held(self, layer))
-            hidden = max_pool(hidden, self.pool, self.pool)
+            if is_small:
+                hidden = window_max(hidden)
+            else:
+                hidden = max_pool(hidden, self.pool, self.pool)
         batch_size, height, width, channels = hidden.shape
         hidden = hidden.reshape(batch_size, height * width, channels)
         axis: int | tuple[int, ...] = (1, 2)
