@@ -219,7 +219,22 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--min_train=1",
             "--max_examples=8",
         ),
+        "connections": (
+            "--dataset=digits",
+            "--network=mlp",
+            "--num_agents=20",
+            "--hidden=4",
+        ),
     }[experiment]
+    if "connections" in flagfile.name and "text" in flagfile.name:
+        small = (
+            "--dataset=speakers",
+            "--num_agents=20",
+            "--num_words=20",
+            "--gru_units=4",
+            "--min_train=1",
+            "--max_train=1000",
+        )
     if "senteval" in flagfile.name:
         small += ("--dataset=topics",)
     if "combination.mnist" in flagfile.name:
@@ -271,6 +286,8 @@ def test_flagfiles_run(run, flagfile):
     experiment, args = on_embedded_data(flagfile, train_size=20, test_size=10)
     if experiment == "femnist":
         args += ("--batch_size=5", "--group_sizes=16")
+    if experiment == "connections":  # test_connections runs the other methods
+        args += ("--methods=sparse,dac",)
     if experiment == "mnist" and "network" not in flagfile.read_text():
         args += ("--network=64=20=10=10",)
     folder = run(*args, "--num_rounds=2", "--eval_every=1", experiment=experiment)

@@ -68,6 +68,47 @@ def test_pathological_agents_have_few_classes():
     np.testing.assert_array_equal(counts.sum(1), [100] * 10)
 
 
+class TestOfClusters:
+    pairs = tuple((first, first + 1) for first in range(0, 10, 2))
+
+    def counts(self, y, num_agents, labels):
+        rng = np.random.default_rng(0)
+        rows = label_skew.of_clusters(y, rng, num_agents, labels)
+        every = np.concatenate(rows)
+        assert len(set(every.tolist())) == len(every)
+        return label_skew.histograms(y, rows, 10)
+
+    def test_one_cluster_of_all_classes_is_even(self):
+        counts = self.counts(balanced(2000), 20, [range(10)])
+        np.testing.assert_array_equal(counts, np.full((20, 10), 10))
+
+    def test_pairs_of_classes(self):
+        """Shards of the thesis: 250 of each of two classes, 100 agents, 50,000."""
+        counts = self.counts(balanced(50_000), 100, self.pairs)
+        for agent, own in enumerate(counts):
+            expected = np.zeros(10)
+            expected[list(self.pairs[agent // 20])] = 250
+            np.testing.assert_array_equal(own, expected)
+
+    def test_vehicles_and_animals(self):
+        labels = ((0, 1, 8, 9), (2, 3, 4, 5, 6, 7))
+        counts = self.counts(balanced(50_000), 100, labels)
+        assert set(counts[0]) == {0, 100}
+        np.testing.assert_array_equal(counts.sum(1), [400] * 50 + [600] * 50)
+
+    def test_what_is_left_over_goes_to_some(self):
+        counts = self.counts(balanced(130), 5, [range(10)])
+        assert set(counts.ravel()) == {2, 3}
+        assert counts.sum() == 130
+        assert len(set(counts.argmax(0))) > 1  # not always the same agents
+
+    def test_refusals(self):
+        with pytest.raises(InputError, match="5 clusters can share equally, got 12"):
+            self.counts(balanced(100), 12, self.pairs)
+        with pytest.raises(InputError, match="class 0 for each of 4 agents, got 3"):
+            self.counts(balanced(30), 20, self.pairs)
+
+
 def test_alpha_moves_shares_from_unequal_to_equal():
     y = balanced(10_000)
     spread = [

@@ -208,3 +208,36 @@ def test_with_replacement_stays_within_an_agents_examples():
     indices = np.asarray(draw(keys, jnp.int32(0), jnp.int32(3)).indices)
     assert set(indices.ravel().tolist()) == {0, 1, 2}
     assert len(np.unique(indices, axis=0)) > 100
+
+
+class TestShortened:
+    def world(self):
+        """Agent 0 has classes 0 and 1, agent 1 mostly class 2."""
+        y = np.array([0, 1] * 6 + [2] * 8 + [0, 1], np.int32)
+        examples = Examples(np.arange(22.0)[:, None], y, np.zeros(22, int), 3)
+        rows = [np.arange(12), np.arange(12, 22)]
+        return partition.world_of(examples, rows, rows)
+
+    def labels(self, world):
+        train = world.train
+        return [
+            np.bincount(y[:size], minlength=3).tolist()
+            for y, size in zip(train.examples["y"], train.size, strict=True)
+        ]
+
+    def test_as_many_of_every_class(self):
+        world = partition.shortened(self.world(), 7)
+        assert self.labels(world) == [[3, 3, 0], [1, 1, 2]]
+        # The first ones stay, in their order.
+        assert world.train.examples["x"][0, :6, 0].tolist() == [0, 1, 2, 3, 4, 5]
+        assert world.test.size.tolist() == [12, 10]
+
+    def test_classes_keep_their_shares(self):
+        world = partition.shortened(self.world(), 7, proportional=True)
+        assert self.labels(world) == [[4, 3, 0], [0, 0, 7]]
+
+    def test_refusals(self):
+        with pytest.raises(InputError, match="one training example or more, got 0"):
+            partition.shortened(self.world(), 0)
+        with pytest.raises(InputError, match="3 classes of agent 1, got a size of 2"):
+            partition.shortened(self.world(), 2)

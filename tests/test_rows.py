@@ -28,6 +28,14 @@ TWO_ROUNDS = info_of(
 )
 
 
+MERGED = TWO_ROUNDS._replace(
+    merged=Links(
+        TWO_ROUNDS.links.sender,
+        np.float32([[[1, 0], [1, 0], [0, 0]], [[1, 0], [0, 0], [0, 0]]]),
+    )
+)
+
+
 def row_of(tally, info, cluster=CLUSTER):
     name = {"scheme": "near", "setting": {}, "run": 2}
     values = {"accuracy": np.array([0.0, 0.5, 1.0]), "spread": np.array([1.0, 2.0])}
@@ -94,6 +102,20 @@ def test_links_row():
     assert row["scheme"] == "near"
     assert row["cluster"] is CLUSTER
     assert row["links"] == [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 3]]
+
+
+def test_what_is_averaged_is_kept_beside_what_is_fetched():
+    tally = rows.counted(rows.nothing(3), 2, MERGED)
+    assert row_of(tally, MERGED)["merged_in_cluster"] == 1
+    assert row_of(tally, MERGED)["in_cluster"] == 0.5
+    assert "merged_in_cluster" not in row_of(tally, TWO_ROUNDS)
+    row = rows.links_row({}, rows.counted(tally, 4, MERGED), CLUSTER)
+    assert row["merged"] == [[0, 1, 4], [1, 0, 2]]
+    found = rows.from_json(json.loads(json.dumps(rows.to_json(tally))))
+    np.testing.assert_array_equal(found.merged, tally.merged)
+    assert "merged" not in rows.links_row(
+        {}, rows.counted(rows.nothing(3), 2, TWO_ROUNDS), CLUSTER
+    )
 
 
 def test_links_of_many_agents_are_not_kept():
