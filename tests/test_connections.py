@@ -1,0 +1,370 @@
+"""The study of connections: clusters as published, every method, table and figures."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from experiment_modules import MODULES
+
+from data import shakespeare
+from data.text import Documents
+from experiments import (
+    connection_results,
+    connection_thesis,
+    connection_worlds,
+    run_folder,
+)
+from experiments.connection_worlds import Setup
+from p2pjax import data
+from p2pjax.data import Examples
+from p2pjax.types import InputError
+
+TINY = (
+    "--num_agents=8",
+    "--hidden=8",
+    "--batch_size=16",
+    "--learning_rate=1e-2",
+    "--num_rounds=10",
+    "--eval_every=5",
+    "--num_devices=1",
+)
+
+
+def cifar_like(num_train=50_000, num_test=10_000):
+    """As many images as CIFAR-10 has; the four pixels of each spell its number."""
+    size = num_train + num_test
+    x = np.arange(size, dtype=np.uint32)[:, None].view(np.uint8).reshape(-1, 2, 2)
+    y = np.random.default_rng(0).permutation(np.arange(size) % 10).astype(np.int32)
+    for part in (slice(0, num_train), slice(num_train, size)):
+        y[part] = np.random.default_rng(1).permutation(np.arange(size)[part] % 10)
+    return Examples(x, y, np.zeros_like(y), 10, np.arange(size) >= num_train)
+
+
+def numbers(images):
+    return np.ascontiguousarray(images).reshape(-1, 4).view(np.uint32)[:, 0]
+
+
+CIFAR = cifar_like()
+PLAIN = Setup("rotation", 2, 100, None, False, 0.2, 1 / 3)
+
+
+def world_of(**changes):
+    rng = np.random.default_rng(3)
+    return connection_worlds.image_world(CIFAR, PLAIN._replace(**changes), rng)
+
+
+def counts(split):
+    return np.asarray(data.label_histograms(split, 10))
+
+
+class TestWorldsOfTheThesis:
+    """100 agents of all of CIFAR-10; numbers of C.2 of the specification."""
+
+    @pytest.mark.parametrize("num_clusters", [2, 4])
+    def test_rotation(self, num_clusters):
+        world = world_of(num_clusters=num_clusters)
+        for split, each in ((world.train, 40), (world.valid, 10), (world.test, 10)):
+            np.testing.assert_array_equal(counts(split), np.full((100, 10), each))
+        expected = np.repeat(np.arange(num_clusters), 100 // num_clusters)
+        np.testing.assert_array_equal(world.cluster, expected)
+        quarters = {2: (0, 2), 4: (0, 1, 2, 3)}[num_clusters]
+        seen = []
+        for split in (world.train, world.valid, world.test):
+            for n, images in enumerate(split.examples["x"]):
+                upright = np.rot90(images, -quarters[world.cluster[n]], (1, 2))
+                rows = numbers(upright)
+                np.testing.assert_array_equal(CIFAR.y[rows], split.examples["y"][n])
+                assert (rows >= 50_000).all() == (split is world.test)
+                seen.append(rows)
+        every = np.concatenate(seen)
+        assert len(set(every.tolist())) == len(every) == 60_000
+
+    def test_a_hundred_training_images(self):
+        world = world_of(train_size=100)
+        np.testing.assert_array_equal(counts(world.train), np.full((100, 10), 10))
+        np.testing.assert_array_equal(world.valid.size, [100] * 100)
+        np.testing.assert_array_equal(world.test.size, [100] * 100)
+
+    @pytest.mark.parametrize(
+        "num_clusters, swaps",
+        [(2, [None, (0, 2)]), (4, [None, (0, 1), (2, 3), (4, 5)])],
+    )
+    def test_swap(self, num_clusters, swaps):
+        world = world_of(study="swap", num_clusters=num_clusters)
+        np.testing.assert_array_equal(
+            world.cluster, np.arange(100) * num_clusters // 100
+        )
+        for split in (world.train, world.valid, world.test):
+            for n in range(100):
+                y = CIFAR.y[numbers(split.examples["x"][n])]
+                if swaps[world.cluster[n]] is not None:
+                    one, other = swaps[world.cluster[n]]
+                    y = np.where(y == one, other, np.where(y == other, one, y))
+                np.testing.assert_array_equal(split.examples["y"][n], y)
+
+    def test_vehicles_and_animals(self):
+        world = world_of(study="vehicles_animals")
+        vehicles = np.isin(np.arange(10), [0, 1, 8, 9])
+        expected = np.where(np.arange(100)[:, None] < 50, vehicles, ~vehicles)
+        np.testing.assert_array_equal(counts(world.train), 80 * expected)
+        np.testing.assert_array_equal(counts(world.test), 20 * expected)
+        np.testing.assert_array_equal(world.cluster, np.arange(100) // 50)
+        small = world_of(study="vehicles_animals", train_size=100)
+        assert small.train.size.tolist() == [100] * 50 + [96] * 50
+
+    def test_pathological(self):
+        world = world_of(study="pathological")
+        pair = np.arange(10) // 2 == np.arange(100)[:, None] // 20
+        np.testing.assert_array_equal(counts(world.train), 200 * pair)
+        np.testing.assert_array_equal(counts(world.test), 50 * pair)
+        np.testing.assert_array_equal(world.cluster, np.arange(100) // 20)
+        small = world_of(study="pathological", train_size=100)
+        np.testing.assert_array_equal(counts(small.train), 50 * pair)
+
+    def test_practical(self):
+        world = world_of(study="practical")
+        pair = np.arange(10) // 2 == np.arange(100)[:, None] // 20
+        train = counts(world.train)
+        assert set(train[pair]) == {160}
+        assert set(train[~pair]) == {10}  # 12 or 13, of which 2 or 3 validate
+        assert set(counts(world.test)[pair]) == {40}
+        assert set(counts(world.test)[~pair]) <= {2, 3}
+        small = world_of(study="practical", train_size=100)
+        np.testing.assert_array_equal(counts(small.train), np.full((100, 10), 10))
+        kept = world_of(study="practical", train_size=100, proportional=True)
+        shares = counts(kept.train)[pair].reshape(100, 2).sum(1) / 100
+        assert shares.mean() == pytest.approx(0.8, abs=0.02)
+
+    def test_runs_differ(self):
+        one, other = connection_worlds.image_worlds(CIFAR, PLAIN, 0, 2)
+        assert (one.train.examples["x"] != other.train.examples["x"]).any()
+
+    def test_data_without_a_test_part(self):
+        whole = CIFAR._replace(is_test=None)
+        setup = PLAIN._replace(test_share=0.25)
+        world = connection_worlds.image_world(whole, setup, np.random.default_rng(0))
+        np.testing.assert_array_equal(world.test.size, [150] * 100)
+        np.testing.assert_array_equal(world.train.size, [360] * 100)
+
+    def test_clusters_of_other_sizes_are_refused(self):
+        with pytest.raises(InputError, match="5 clusters can share equally, got 42"):
+            world_of(study="practical", num_agents=42)
+
+
+def test_users_of_the_largest_groups():
+    documents = Documents(
+        list("abcde"),
+        [[name] for name in "abcde"],
+        test=[[name.upper()] for name in "abcde"],
+        group=np.array([2, 0, 2, 1, 1]),
+    )
+    found = connection_worlds.in_largest_groups(documents, 2)
+    assert found.users == ["a", "c", "d", "e"]
+    assert found.test == [["A"], ["C"], ["D"], ["E"]]
+    assert found.valid is None
+    assert found.group.tolist() == [2, 2, 1, 1]
+    with pytest.raises(InputError, match="users of 4 groups, got 3"):
+        connection_worlds.in_largest_groups(documents, 4)
+    with pytest.raises(InputError, match="users of 2 groups, got 0"):
+        connection_worlds.in_largest_groups(documents._replace(group=None), 2)
+
+
+def test_roles_by_play():
+    users = ["THE_TRAGEDY_OF_KING_LEAR_MACBETH", "MUCH_ADO_ABOUT_NOTHING_IAGO"]
+    found = shakespeare.by_play(Documents(users, [["a"], ["b"]]))
+    assert found.group.tolist() == [5, 1]
+    with pytest.raises(InputError, match="begin with one of .* found HAMLET"):
+        shakespeare.by_play(Documents(["HAMLET"], [["a"]]))
+
+
+def test_real_roles_by_play(real_data):
+    found = shakespeare.by_play(shakespeare.load(real_data))
+    assert np.bincount(found.group).min() > 20
+    largest = connection_worlds.in_largest_groups(found, 4)
+    assert len(np.unique(largest.group)) == 4
+
+
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_a_run(run, capsys):
+    """Rows, matrices, figures and table of two methods."""
+    folder = run(*TINY, "--methods=sparse,pens", experiment="connections")
+    rows = run_folder.read(folder)
+    assert [(r["scheme"], r["round"]) for r in rows] == [
+        ("sparse", 5),
+        ("sparse", 10),
+        ("pens", 5),
+        ("pens", 10),
+    ]
+    last = {row["scheme"]: row for row in rows}
+    # A fifth of ten rounds is two: one round of six models, nine of three.
+    assert last["sparse"]["messages"] == 30
+    assert last["pens"]["messages"] <= 33
+    assert last["sparse"]["gini"] == 0
+    assert last["sparse"]["parameters"] == 64 * 8 + 8 + 8 * 10 + 10
+    assert last["sparse"]["bytes"] == 30 * 4 * last["sparse"]["parameters"]
+    links = {row["scheme"]: row for row in run_folder.read(folder, "links.jsonl")}
+    fetched = sum(number for *_, number in links["pens"]["links"])
+    merged = sum(number for *_, number in links["pens"]["merged"])
+    assert fetched == 8 * last["pens"]["messages"]
+    assert merged < fetched
+    assert links["sparse"]["merged"] == links["sparse"]["links"]
+    for name in ("accuracy_by_round", "pareto", "in_cluster_by_round", "graphs"):
+        assert (folder / f"{name}.png").stat().st_size > 5000
+        assert (folder / f"{name}.svg").exists()
+    metrics = {
+        r["metric"] for r in json.loads((folder / "summary.json").read_text())["rows"]
+    }
+    assert metrics >= {"accuracy", "messages", "bytes", "gini", "merged_in_cluster"}
+    said = capsys.readouterr().out
+    assert "thesis" not in said
+    connection_results.print_table(folder, ("rotation_2", True))
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[-2:] == ["thesis,", "rotation_2"]
+    assert table[1].split()[0].rstrip("*") == "sparse"
+    assert table[1].split()[4:6] == ["30.0", "1.000"]
+    assert table[1].split()[-1] == "40.94"
+    assert table[2].split()[-1] == "41.29"
+
+
+def row(scheme, run, number, accuracy, messages, share=None):
+    return {
+        "scheme": scheme,
+        "setting": {},
+        "run": run,
+        "round": number,
+        "accuracy": accuracy,
+        "messages": messages,
+        "merged_in_cluster": share,
+    }
+
+
+def test_best_accuracy_costs_what_was_sent_until_then():
+    runs = [
+        [row("a", 0, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.5, 0.4])],
+        [row("a", 1, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.2, 0.9])],
+    ]
+    assert connection_results.at_best(runs) == pytest.approx((0.7, 4.5))
+
+
+def test_share_over_the_last_tenth():
+    shares = [0.0] * 18 + [0.5, 1.0]
+    runs = [[row("a", 0, n + 1, 0.5, 3, share) for n, share in enumerate(shares)]]
+    assert connection_results.share_at_the_end(runs) == 0.75
+    silent = [[row("a", 0, 1, 0.5, 0)]]
+    assert np.isnan(connection_results.share_at_the_end(silent))
+    # Where everything that arrives is averaged, there is one share only.
+    assert connection_results.in_cluster({"in_cluster": 0.3}) == 0.3
+
+
+def test_printed_numbers():
+    assert connection_thesis.printed("oracle", "rotation_2", True) == 43.80
+    assert connection_thesis.printed("diple", "practical", False) == 71.09
+    assert connection_thesis.printed("pens", "text_4", False) == 8.82
+    assert connection_thesis.printed("aucccr", "text_2", True) is None
+    assert connection_thesis.printed("local", "swap_4", True) is None
+
+
+@pytest.mark.parametrize(
+    "flags, column",
+    [
+        (("--dataset=cifar10", "--train_size=100"), ("rotation_2", True)),
+        (("--dataset=cifar10", "--study=swap", "--num_clusters=4"), ("swap_4", False)),
+        (("--dataset=cifar10", "--study=practical"), ("practical", False)),
+        (("--dataset=reddit", "--study=text", "--max_train=700"), ("text_2", True)),
+        (("--dataset=digits",), None),
+    ],
+)
+def test_column_of_the_thesis(parse, flags, column):
+    parse(*flags, experiment="connections")
+    assert MODULES["connections"].column_of_thesis() == column
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--methods=pens,gossip",), "Need methods among sparse, .* got 'gossip'"),
+        (("--num_agents=9",), "2 clusters can share equally, got 9"),
+        (("--dataset=shakespeare",), "Need --dataset among digits, .* got shakespeare"),
+        (("--study=text", "--dataset=mnist"), "among speakers, .* got mnist"),
+        (("--study=text", "--methods=aucccr"), "leave it out of --methods"),
+        (("--test_share=1.5",), "test share above 0 and below 1, got 1.5"),
+        (("--train_size=5",), "each of the 10 classes of agent 0, got a size of 5"),
+    ],
+)
+def test_refusals(parse, flags, message):
+    parse(*TINY, *flags, experiment="connections")
+    with pytest.raises(InputError, match=message):
+        MODULES["connections"].make_jobs()
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")
+class TestEveryMethod:
+    def test_on_images(self, run):
+        methods = list(MODULES["connections"].METHODS)
+        folder = run(*TINY, f"--methods={','.join(methods)}", experiment="connections")
+        last = {row["scheme"]: row for row in run_folder.read(folder)}
+        assert list(last) == methods
+        assert np.isfinite([row["loss"] for row in last.values()]).all()
+        assert last["local"]["messages"] == 0
+        for name in ("sparse", "oracle", "dac"):
+            assert last[name]["messages"] == 30
+        assert last["oracle"]["merged_in_cluster"] == 1
+        # One round with all, nine with three, unless losses are infinite.
+        assert last["l2c"]["messages"] == 7 + 9 * 3
+        assert last["diple"]["messages"] <= 6 * 30
+        assert last["d_cliques"]["messages"] > 60
+        # What is compared by predictions is fetched with fewer numbers.
+        per_message = {
+            n: r["bytes"] / r["messages"] for n, r in last.items() if n != "local"
+        }
+        assert per_message["panm_grad"] > 1.5 * per_message["pens"]
+        assert per_message["panm_probe"] < per_message["pens"]
+
+    def test_on_texts(self, run):
+        folder = run(
+            *TINY,
+            "--study=text",
+            "--num_words=50",
+            "--gru_units=8",
+            "--methods=sparse,oracle,panm_grad,d_cliques",
+            "--num_rounds=2",
+            "--eval_every=1",
+            experiment="connections",
+        )
+        assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+
+    def test_options_reach_the_methods(self, run):
+        def last(*flags):
+            name = "_".join(flags).replace("--", "").replace("=", "_")
+            folder = run(*TINY, *flags, workdir=name, experiment="connections")
+            return run_folder.read(folder)[-1]
+
+        capped = last("--methods=pens", "--max_in_load=3", "--second_stage=9")
+        assert max(capped["agent_messages"]) <= 3 * 10
+        seen = last("--methods=pens", "--view_size=2", "--second_stage=9")
+        assert seen["messages"] <= 2 * 10
+        short = last("--methods=pens", "--second_stage=2", "--num_candidates=4")
+        assert short["messages"] <= 4 + 9 * 3
+
+    def test_agents_find_their_cluster(self, run):
+        """Sixteen agents, half of which see digits upside down."""
+        folder = run(
+            "--num_agents=16",
+            "--methods=sparse,oracle,pens,dac",
+            "--batch_size=16",
+            "--learning_rate=1e-2",
+            "--num_rounds=30",
+            "--eval_every=3",
+            experiment="connections",
+        )
+        runs_of = connection_results.runs_by_method(folder)
+        shares = {
+            name: connection_results.share_at_the_end(runs)
+            for name, runs in runs_of.items()
+        }
+        top = {name: connection_results.at_best(r)[0] for name, r in runs_of.items()}
+        assert shares["oracle"] == 1
+        assert shares["pens"] > 0.9 and shares["dac"] > 0.9 > shares["sparse"]
+        assert min(top["oracle"], top["pens"], top["dac"]) > top["sparse"]
