@@ -30,6 +30,7 @@ class Answer(NamedTuple):
     seconds: float
     work: float  # in the unit of the workload
     gigabytes: float  # most that the process has held so far
+    cpu_seconds: float  # of all its threads
 
 
 class System(NamedTuple):
@@ -69,6 +70,11 @@ def rate(answer: Answer) -> float:
 def milliseconds(answer: Answer) -> float:
     """Time of a run."""
     return answer.seconds * 1e3
+
+
+def cpu_milliseconds(answer: Answer) -> float:
+    """Time of all cores for one unit of work."""
+    return answer.cpu_seconds / answer.work * 1e3
 
 
 def gigabytes(answer: Answer) -> float:

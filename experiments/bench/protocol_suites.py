@@ -9,6 +9,7 @@ from experiments.bench.harness import (
     System,
     Workload,
     amount,
+    cpu_milliseconds,
     rate,
     speedups,
     torch_systems,
@@ -60,23 +61,38 @@ def selection(
     num_agents: int = 100,
     widths: Sequence[int] = (784, 300, 100, 10),
     batch_size: int = 50,
-    num_steps: int = 10,
-    num_candidates: int = 10,
+    num_examples: int = 500,
+    num_candidates: int = 6,
     num_kept: int = 3,
-    num_judged: int = 100,
 ) -> Suite:
-    """Rounds of PENS: train, judge candidates on own examples, average the best."""
+    """Rounds of PENS: an epoch, judge candidates on own examples, average the best."""
     arguments = {
         "setting": {
             "network": {"kind": "mlp", "widths": list(widths)},
             "num_agents": num_agents,
             "batch_size": batch_size,
-            "num_steps": num_steps,
+            "num_steps": num_examples // batch_size,
+            "num_examples": num_examples,
         },
         "num_candidates": num_candidates,
         "num_kept": num_kept,
-        "num_judged": num_judged,
     }
-    systems = torch_systems("pens_rounds", arguments)
-    workload = Workload("pens", "rounds/s", rate, systems)
-    return Suite((workload,), lambda found: speedups(found.get("pens", {})))
+    systems = {
+        "p2pjax": System(
+            "p2pjax_selection", "pens_rounds", {**arguments, "num_devices": NUM_CORES}
+        ),
+        **torch_systems("pens_rounds", arguments),
+    }
+    speed = Workload("pens", "agents/s", rate, systems)
+    cost = Workload("pens_cpu", "CPU-ms/agent", cpu_milliseconds, systems)
+
+    def ratios(found: Medians) -> dict[str, float]:
+        costs = found[cost.name]
+        cheaper = {
+            f"CPU time {name}/p2pjax": value / costs["p2pjax"]
+            for name, value in costs.items()
+            if name != "p2pjax"
+        }
+        return speedups(found[speed.name]) | cheaper
+
+    return Suite((speed, cost), ratios)

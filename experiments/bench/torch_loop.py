@@ -138,9 +138,9 @@ class _Agents:
             torch._foreach_copy_(params, new)
 
     @torch.no_grad()
-    def best(self, agent: int, candidates: list[int], kept: int, judged: int) -> list:
+    def best(self, agent: int, candidates: list[int], kept: int) -> list[int]:
         """The candidates whose models have the lowest loss on the agent's examples."""
-        x, y = self.x[agent, :judged], self.y[agent, :judged]
+        x, y = self.x[agent], self.y[agent]
         losses = [float(self.loss(self.networks[c](x), y)) for c in candidates]
         order = sorted(range(len(candidates)), key=losses.__getitem__)
         return [candidates[i] for i in order[:kept]]
@@ -166,10 +166,9 @@ def pens_rounds(
     setting: dict[str, Any],
     num_candidates: int,
     num_kept: int,
-    num_judged: int,
     threads: int,
 ) -> Callable[[], float]:
-    """Rounds of PENS: train, judge candidates on own examples, average the best."""
+    """Rounds of PENS, counted once for every agent."""
     torch.set_num_threads(threads)
     want = inputs.Training(**setting)
     agents = _Agents(want)
@@ -182,9 +181,9 @@ def pens_rounds(
             for agent in range(want.num_agents):
                 drawn = rng.choice(want.num_agents - 1, num_candidates, replace=False)
                 others = [int(c) + (int(c) >= agent) for c in drawn]
-                rows.append([agent, *agents.best(agent, others, num_kept, num_judged)])
+                rows.append([agent, *agents.best(agent, others, num_kept)])
             agents.average(rows)
-        return float(want.num_rounds)
+        return float(want.num_rounds * want.num_agents)
 
     return run
 
