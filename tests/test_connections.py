@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 from experiment_modules import MODULES
+from test_selection_contract import GUIDE, GUIDE_ROWS
 
 from data import shakespeare
 from data.text import Documents
 from experiments import (
+    connection_methods,
     connection_results,
     connection_thesis,
     connection_worlds,
@@ -296,6 +298,19 @@ def test_refusals(parse, flags, message):
     parse(*TINY, *flags, experiment="connections")
     with pytest.raises(InputError, match=message):
         MODULES["connections"].make_jobs()
+
+
+def test_the_guide_adds_a_method(parse):
+    """The row of CONTRIBUTING.md makes an algorithm out of its selection."""
+    parse(*TINY, experiment="connections")
+    names = {"_pulling": connection_methods._pulling} | GUIDE
+    (method,) = eval(f"{{{GUIDE_ROWS[1]}}}", names).values()
+    (world,), subject = MODULES["connections"].make_world_and_task()
+    algorithm = method(subject, connection_methods.Run(0, world))
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), world)
+    assert state.peers.ids.shape == (8, 4)
+    with pytest.raises(InputError, match="num_candidates, got 3, 2"):
+        GUIDE["alike"](num_candidates=2)
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """One contract for all ways of choosing peers: a new one is one more row of METHODS."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +27,17 @@ from p2pjax.selection.sparse import sparse
 from p2pjax.selection.view_size import view_size
 from p2pjax.types import Ratio
 
+
+def of_the_guide():
+    """The method that CONTRIBUTING.md writes, and the rows that it adds."""
+    guide = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    code, *rows = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    defined: dict = {"__name__": "alike"}
+    exec(code, defined)
+    return defined, rows
+
+
+GUIDE, GUIDE_ROWS = of_the_guide()
 # All stages of a method within NUM_ROUNDS rounds.
 NUM_ROUNDS = 8
 PENS = pens(num_peers=2, num_candidates=3, second_stage=4)
@@ -45,6 +59,7 @@ METHODS = {
     "panm_capped": max_in_load(panm(**STAGES), 2),
     "pens_with_views": view_size(PENS, 2),
     "dac_capped_with_views": max_in_load(view_size(dac(num_peers=2), 3), 2),
+    **eval(f"{{{GUIDE_ROWS[0]}}}", GUIDE),
 }
 # Whose programs take longest to compile, and others that share their parts.
 SLOW = {"dac_probe", "panm_probe", "panm_capped", "pens_with_views", "l2c"}

@@ -16,7 +16,7 @@ from p2pjax.data import AgentData, World
 from p2pjax.selection.pens import pens
 from p2pjax.types import Array
 
-NEVER = 2**31 - 1  # the second stage, which judges nobody
+NEVER = 1_000_000  # the second stage, which judges nobody
 
 
 def pens_rounds(
