@@ -337,6 +337,20 @@ class TestEveryMethod:
         assert per_message["panm_grad"] > 1.5 * per_message["pens"]
         assert per_message["panm_probe"] < per_message["pens"]
 
+    def test_convolutions(self, run):
+        """Methods that take gradients of their own."""
+        folder = run(
+            *TINY,
+            "--dataset=glyphs",
+            "--methods=diple,l2c",
+            "--bilevel",
+            "--train_size=20",
+            "--num_rounds=2",
+            "--eval_every=1",
+            experiment="connections",
+        )
+        assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+
     def test_on_texts(self, run):
         folder = run(
             *TINY,

@@ -185,9 +185,8 @@ def in_windows(x: Array, kernel: Array, pool: int) -> Array:
         for i in range(pool)
         for j in range(pool)
     ]
-    rows = jnp.concatenate(shifted, 3).transpose(3, 0, 1, 2)  # a kernel as an image
-    wide = _blocks(rows, pool).transpose(1, 2, 3, 0)
-    out = convolve(_blocks(x, pool), wide, Geometry())
+    wide = _blocks(jnp.concatenate(shifted, 3).transpose(3, 0, 1, 2), pool)
+    out = convolve(_blocks(x, pool), wide.transpose(1, 2, 3, 0), Geometry())
     return out.reshape(*out.shape[:3], pool * pool, kernel.shape[3])
 
 

@@ -49,13 +49,11 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
         asked = admitted(key_admit, view, wanted)
 
         def best_share(own: Variables, theirs: Variables, batch: Batch) -> Array:
-            def slope(share: Array) -> Array:
-                def loss_at(share: Array) -> Array:
-                    return view.loss(between(own, theirs, share), batch)
+            def loss_at(share: Array) -> Array:
+                return view.loss(between(own, theirs, share), batch)
 
-                return jax.jvp(loss_at, (share,), (jnp.ones_like(share),))[1]
-
-            return bisected(slope, tolerance)
+            # Backwards, for networks whose own gradients know no other direction.
+            return bisected(jax.grad(loss_at), tolerance)
 
         found = view.over_pairs(best_share, asked, view.train)
         found = jnp.where(found < tolerance / 2, 0, found)
