@@ -123,7 +123,8 @@ def _draw_pareto(folder: Path, runs_of: Mapping[str, Runs]) -> None:
         marker = "D" if is_front[position] else "o"
         label = name.replace("_", " ")
         axes.plot(cost[position], score[position], marker, c=color, label=label)
-    axes.set_xscale("symlog", linthresh=max(1.0, cost[cost > 0].min(initial=np.inf)))
+    smallest = min(cost[cost > 0], default=1.0)
+    axes.set_xscale("symlog", linthresh=smallest)
     figures.save(figure, axes, folder, "pareto")
 
 

@@ -229,6 +229,16 @@ def test_a_run(run, capsys):
     assert table[2].split()[-1] == "41.29"
 
 
+def test_agents_that_send_nothing_have_a_figure_too(tmp_path):
+    for number in (1, 2):
+        alone = row("local", 0, number, 0.5, 0) | {"parameters": 3, "bytes": 0}
+        run_folder.append(tmp_path, "metrics.jsonl", alone)
+    connection_results.draw(tmp_path)
+    assert (tmp_path / "pareto.png").exists()
+    assert not (tmp_path / "graphs.png").exists()
+    assert not (tmp_path / "in_cluster_by_round.png").exists()
+
+
 def row(scheme, run, number, accuracy, messages, share=None):
     return {
         "scheme": scheme,
