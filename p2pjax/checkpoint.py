@@ -4,6 +4,9 @@ A checkpoint is a folder `<number>` with the state (orbax), the position (JSON) 
 checksums of all its files. It is written under a temporary name and renamed, so one
 that has its name is complete; one that was damaged later is passed over for the one
 before it.
+
+Of several processes each writes and reads its own agents, in a folder that all of them
+can reach; process 0 does the rest. How many there are may change between the two.
 """
 
 import hashlib
@@ -14,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from p2pjax.types import InputError, PyTree
 
@@ -32,12 +36,22 @@ class Checkpoint(NamedTuple):
 def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> None:
     """Writes checkpoint `number`, then removes all but the newest `keep`."""
     folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"{_TEMPORARY}{number}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    is_first = jax.process_index() == 0
+    if is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+    _meet(f"making checkpoint {number}")
     with ocp.StandardCheckpointer() as writer:
         writer.save(temporary / "state", _without_keys(checkpoint.state))
+    if is_first:
+        _complete(folder, number, checkpoint, keep)
+    _meet(f"checkpoint {number} is made")
+
+
+def _complete(folder: Path, number: int, checkpoint: Checkpoint, keep: int) -> None:
+    temporary = folder / f"{_TEMPORARY}{number}"
     (temporary / "position.json").write_text(json.dumps(checkpoint.position))
     description = json.dumps(_description(checkpoint.state))
     (temporary / "description.json").write_text(description)
@@ -61,6 +75,25 @@ def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
       InputError: it is incomplete, damaged, or of another run.
     """
     path = folder.resolve() / str(number)
+    if jax.process_index() == 0:
+        check(folder, number, like)
+    _meet(f"reading checkpoint {number}")
+    template = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+        _without_keys(like),
+    )
+    with ocp.StandardCheckpointer() as reader:
+        state = reader.restore(path / "state", template)
+    position = json.loads((path / "position.json").read_text())
+    return Checkpoint(_with_keys(state, like), position)
+
+
+def check(folder: Path, number: int, like: PyTree) -> Position:
+    """Reads the position of checkpoint `number` if `load` would read all of it.
+
+    Of `like` shapes are enough. Raises the errors of `load`.
+    """
+    path = folder.resolve() / str(number)
     try:
         expected = json.loads((path / "checksums.json").read_text())
         found = _checksums(path)
@@ -74,13 +107,12 @@ def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
         raise InputError(f"Checkpoint {path} is damaged: its checksums differ.")
     if description != _description(like):
         raise InputError(f"Checkpoint {path} belongs to another experiment.")
-    template = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-        _without_keys(like),
-    )
-    with ocp.StandardCheckpointer() as reader:
-        state = reader.restore(path / "state", template)
-    return Checkpoint(_with_keys(state, like), position)
+    return position
+
+
+def _meet(name: str) -> None:
+    """All processes wait for each other here."""
+    multihost_utils.sync_global_devices(name)
 
 
 def numbers(folder: Path) -> list[int]:

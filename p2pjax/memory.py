@@ -22,7 +22,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class Need(NamedTuple):
-    """Bytes on all devices together."""
+    """Bytes on all devices of this process together."""
 
     models: int  # parameters and statistics of all agents
     memory: int  # what else their state has: optimizers, mailboxes, references
@@ -63,19 +63,19 @@ def need(
 
 
 def num_bytes(shapes: PyTree) -> int:
-    """Of arrays as `sharding.placed` describes them, on all their devices together."""
+    """Of arrays as `sharding.placed` describes them, on all devices of this process."""
     total = 0
     for leaf in jax.tree.leaves(shapes):
         shape, copies = leaf.shape, 1
         if leaf.sharding is not None:
             shape = leaf.sharding.shard_shape(shape)
-            copies = len(leaf.sharding.device_set)
+            copies = len(leaf.sharding.addressable_devices)
         total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize * copies
     return total
 
 
 def free() -> int | None:
-    """Bytes that the devices in use can still give together; None if unknown."""
+    """Bytes that this process's devices can still give together; None if unknown."""
     if jax.default_backend() == "cpu":
         return _free_on_host()
     left = []
@@ -89,7 +89,7 @@ def free() -> int | None:
 
 def _devices() -> list[jax.Device]:
     mesh = jax.sharding.get_mesh()
-    return jax.devices()[:1] if mesh.empty else list(mesh.devices.flat)
+    return jax.local_devices()[:1] if mesh.empty else list(mesh.local_devices)
 
 
 def _free_on_host() -> int | None:

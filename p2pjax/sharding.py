@@ -5,14 +5,18 @@
 
 Under such a mesh every loop over agents runs on all devices at once, each with its own
 agents; mixing gathers column blocks. The numbers are those of one device.
+
+After `jax.distributed.initialize` the mesh spans all processes and the same lines run
+in each of them; a process holds its own agents only.
 """
 
 from collections.abc import Callable
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from p2pjax.types import InputError, PyTree
+from p2pjax.types import Array, InputError, PyTree
 
 AXIS = "agents"
 
@@ -32,14 +36,25 @@ def use_cpu_devices(num_devices: int) -> None:
 
 
 def agents_mesh(num_agents: int, num_devices: int | None = None) -> Mesh:
-    """A mesh of as many devices, at most `num_devices`, as divide the agents evenly."""
+    """A mesh of as many devices, at most `num_devices`, as divide the agents evenly.
+
+    All processes take part, each with as many devices as the others.
+    """
     most = min(num_devices or jax.device_count(), jax.device_count())
-    num_devices = max(n for n in range(1, most + 1) if num_agents % n == 0)
+    size = jax.process_count()
+    fitting = [n for n in range(size, most + 1, size) if num_agents % n == 0]
+    if not fitting:
+        raise InputError(
+            f"Need agents and devices that {size} processes can share evenly, got "
+            f"{num_agents} agents and {most} devices: change one of them."
+        )
+    devices = [
+        device
+        for process in range(size)
+        for device in jax.local_devices(process)[: fitting[-1] // size]
+    ]
     return jax.make_mesh(
-        (num_devices,),
-        (AXIS,),
-        axis_types=(AxisType.Auto,),
-        devices=jax.devices()[:num_devices],
+        (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
     )
 
 
@@ -120,7 +135,14 @@ def place(tree: PyTree, axis: int = 0) -> PyTree:
     shapes = placed(tree, axis)
     if AXIS not in jax.sharding.get_mesh().axis_names:
         return jax.tree.map(jax.numpy.asarray, tree)
-    return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), tree, shapes)
+    return jax.tree.map(lambda x, like: _put(x, like.sharding), tree, shapes)
+
+
+def _put(leaf: Array, where: NamedSharding) -> jax.Array:
+    if isinstance(leaf, jax.Array) or where.is_fully_addressable:
+        return jax.device_put(leaf, where)
+    # `device_put` would send all of it to all processes, to see whether it is the same.
+    return jax.make_array_from_callback(leaf.shape, where, lambda at: leaf[at])
 
 
 def placed(tree: PyTree, axis: int = 0) -> PyTree:
@@ -153,6 +175,18 @@ def stay_placed(tree: PyTree, axis: int = 0) -> PyTree:
 def born_in_place(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Jits a function whose results are made where their agents live, nowhere whole."""
     return jax.jit(lambda *args: stay_placed(fn(*args)))
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """Whole arrays for numpy, in every process; one exchange for all of them."""
+    if not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
+        everywhere = NamedSharding(jax.sharding.get_mesh(), PartitionSpec())
+        tree = jax.jit(_same, out_shardings=everywhere)(tree)
+    return jax.tree.map(np.asarray, tree)
+
+
+def _same(tree: PyTree) -> PyTree:
+    return tree
 
 
 def _spec(

@@ -14,7 +14,7 @@ import numpy as np
 
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.data import World, whole_set
-from p2pjax.sharding import place, placed, stay_placed
+from p2pjax.sharding import on_host, place, placed, stay_placed
 from p2pjax.task_groups import Group, of_task
 from p2pjax.tasks import Task
 from p2pjax.training import IN_PLACE, VMAP, map_agents
@@ -134,7 +134,7 @@ def _snapshots(
             algorithm,
             evaluate,
         )
-        yield Snapshot(last, state, *jax.tree.map(np.asarray, (metrics, info)))
+        yield Snapshot(last, state, *on_host((metrics, info)))
 
 
 def initial_state(key: Key, algorithm: Algorithm, world: World) -> PyTree:
