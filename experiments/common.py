@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 import jax
 from absl import app, flags, logging
 
+from experiments import processes
+from experiments.processes import Seat
 from p2pjax import InputError, sharding, training
 from p2pjax.tasks import Task
 
@@ -93,9 +95,36 @@ RUNS_AT_ONCE = flags.DEFINE_integer(
 NUM_DEVICES = flags.DEFINE_integer(
     "num_devices",
     None,
-    "Devices the agents are spread over; if not given, all accelerators, or a virtual "
-    "device per CPU core.",
+    "Devices the agents are spread over, those of all processes together; if not "
+    "given, all accelerators, or a virtual device per CPU core.",
     lower_bound=1,
+)
+NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes",
+    None,
+    "Processes that run the experiment together: start each with the same flags but "
+    "for --process_id. Needs --coordinator, and a --workdir that all can reach.",
+    lower_bound=2,
+)
+PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "Which of the processes this is, from 0.", lower_bound=0
+)
+COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "Address of process 0, as in localhost:1234."
+)
+CLUSTER = flags.DEFINE_bool(
+    "cluster",
+    False,
+    "Let JAX find the three flags above: under Slurm, Open MPI, on TPU pods.",
+)
+# How a run is started, not what it is.
+_OF_A_START = (
+    "cluster",
+    "coordinator",
+    "num_processes",
+    "process_id",
+    "resume",
+    "workdir",
 )
 
 
@@ -108,19 +137,51 @@ def run(main: Callable[[], None]) -> None:
             record.levelno > stdlib_logging.INFO or "orbax" not in record.pathname
         )
     )
-    app.run(lambda _: _start(main), flags_parser=parse_flags)
+    app.run(lambda _: guarded(lambda: _start(main)), flags_parser=parse_flags)
 
 
 def _start(main: Callable[[], None]) -> None:
-    sharding.use_cpu_devices(NUM_DEVICES.value or _num_cores())
-    settle_defaults()
-    guarded(main)
+    seat = processes.seat(
+        NUM_PROCESSES.value, PROCESS_ID.value, COORDINATOR.value, CLUSTER.value
+    )
+    num_devices = (NUM_DEVICES.value or 0) // (NUM_PROCESSES.value or 1)
+    sharding.use_cpu_devices(num_devices or _num_cores())
+    if seat is None:
+        settle_defaults()
+        main()
+    else:
+        _start_with_others(main, seat)
+
+
+def _start_with_others(main: Callable[[], None], seat: Seat) -> None:
+    if WORKDIR.value is None:
+        raise InputError(
+            "Need --workdir for several processes, got none: name a folder that all of "
+            "them can reach."
+        )
+    if (RUNS_AT_ONCE.value or 1) > 1:
+        raise InputError(
+            f"Need --runs_at_once=1 for several processes, got {RUNS_AT_ONCE.value}: "
+            "only one process can train runs side by side."
+        )
+    when_lost = (
+        "Stopped, because another process of this run has stopped: start all of them "
+        f"again, with --resume where {WORKDIR.value} has checkpoints."
+    )
+    processes.join(seat, when_lost)
+
+    def settle_and_run() -> None:
+        settle_defaults()
+        main()
+
+    processes.run(lambda: guarded(settle_and_run), when_lost)
 
 
 def settle_defaults() -> None:
     """Decides what was left to the machine, so that run.flags has it."""
     FLAGS["num_devices"].value = NUM_DEVICES.value or jax.device_count()
-    if RUNS_AT_ONCE.value is None and jax.default_backend() == "cpu":
+    is_alone = jax.process_count() == 1
+    if RUNS_AT_ONCE.value is None and (jax.default_backend() == "cpu" or not is_alone):
         FLAGS["runs_at_once"].value = 1
 
 
@@ -214,7 +275,7 @@ def own_flags() -> str:
         for module, defined in modules.items()
         if module == sys.argv[0] or module.startswith("experiments.")
         for flag in defined
-        if flag.value is not None and flag.name not in ("resume", "workdir")
+        if flag.value is not None and flag.name not in _OF_A_START
     ]
     return "".join(
         f"{flag.serialize()}\n" for flag in sorted(own, key=lambda f: f.name)

@@ -8,7 +8,7 @@ vectors. A round is one communication.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from absl import flags
 from data import embedding, points, senteval
 from data.senteval import Texts
 from experiments import common, figures, run_folder, runner
+from experiments.jobs import kept
 from experiments.runner import Program
 from p2pjax import InputError, curvature, metrics, partition, tasks, topology, training
 from p2pjax.algorithms.base import Algorithm
@@ -214,12 +215,12 @@ def make_jobs() -> list[runner.Job]:
             raise InputError(
                 f"Need --study=texts for --dataset={_DATASET.value}, got points."
             )
-        worlds = cache(point_world)
+        worlds = kept(point_world)
         num_inputs, num_classes = 2, len(points.CENTERS)
     else:
         if _DATASET.value == "points":
             raise InputError("Need --study=points for --dataset=points, got texts.")
-        worlds = cache(text_worlds(load_texts()))
+        worlds = kept(text_worlds(load_texts()))
         num_inputs, num_classes = _NUM_DIMS.value, 2
     task = make_task(num_inputs, num_classes)
     learner = training.gradient_descent(task, optax.sgd(common.learning_rate(0.1)))

@@ -7,7 +7,7 @@ layer against whole layers) and `peers` (how many agents average together).
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from data import femnist, glyphs, npz
 from experiments import averaging_study, common, figures
 from experiments.averaging_schemes import level_layout, one_model
 from experiments.averaging_study import Case, run_study
+from experiments.jobs import kept
 from p2pjax import partition, slices, tasks
 from p2pjax.data import Examples, World
 from p2pjax.slices import Layout
@@ -173,15 +174,13 @@ def make_cases(examples: Examples) -> list[Case]:
     """The schemes that the study compares."""
     network = network_layout(examples)
     tasks.check_labels(examples.y, network[-1])
-    worlds = cache(partial(make_world, examples))
+    worlds = kept(partial(make_world, examples))
     return STUDIES[_STUDY.value](network, worlds)
 
 
 def main() -> None:
     """Runs the study that the flags name."""
-    examples = load_examples()
-    cases = make_cases(examples)
-    folder = run_study("femnist", cases)
+    folder = run_study("femnist", make_cases(load_examples()))
     FIGURES[_STUDY.value](folder)
     figures.print_summary(folder)
 

@@ -16,7 +16,7 @@ from scipy.spatial.distance import squareform
 
 from data import chat, digits, mnist, reddit, shakespeare, speakers, stackoverflow, text
 from data.text import Documents
-from experiments import common, run_folder
+from experiments import common, processes, run_folder
 from p2pjax import InputError, label_skew, statistics
 from p2pjax.data import Examples
 
@@ -124,6 +124,7 @@ def draw(matrices: dict[str, np.ndarray], folder: Path) -> None:
 
 def main() -> None:
     """Measures all populations in all runs and fills a run folder."""
+    processes.check_alone("heterogeneity")
     first = histograms(0)  # refuses what cannot be read before anything is written
     flags_text = common.own_flags()
     folder = run_folder.create(common.WORKDIR.value, "heterogeneity", flags_text)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from experiments import common
 from experiments.run_folder import Row
 from p2pjax import sharding
 from p2pjax.algorithms.base import Algorithm
-from p2pjax.data import World
+from p2pjax.data import World, over_splits
 from p2pjax.simulate import Evaluate, Start, prepare, side_by_side
 from p2pjax.types import PyTree
 
@@ -122,9 +123,36 @@ def _groups(jobs: Sequence[Job], at_once: int) -> Iterator[range]:
 
 
 def _prepared(job: Job) -> Start:
-    world = job.make_world()
+    world = own_examples(job.make_world())
     with devices_of(world):
         return prepare(job.key, job.algorithm, world, common.NUM_ROUNDS.value)
+
+
+def kept(make_world: Callable[[int], World]) -> Callable[[int], World]:
+    """Makes the world of a run once.
+
+    Of several processes each keeps its own agents' examples only; all runs' are then
+    made at once, so that what they are made of need not be kept either.
+    """
+    if jax.process_count() == 1:
+        return cache(make_world)
+    worlds = [own_examples(make_world(run)) for run in range(common.NUM_RUNS.value)]
+    return worlds.__getitem__
+
+
+def own_examples(world: World) -> World:
+    """The world as one of several processes needs it, with its own agents' examples.
+
+    They are where the agents will be trained; everybody knows all sizes and groups.
+    """
+    if jax.process_count() == 1:
+        return world
+    with devices_of(world):
+        return over_splits(
+            lambda split: split._replace(examples=sharding.place(split.examples)),
+            [world],
+            world.cluster,
+        )
 
 
 def devices_of(world: World) -> AbstractContextManager:

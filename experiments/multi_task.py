@@ -21,7 +21,7 @@ from absl import flags
 
 from data import pieces as word_pieces
 from data.pieces import Pieces
-from experiments import common, figures, run_folder, runner, task_data
+from experiments import common, figures, processes, run_folder, runner, task_data
 from experiments.runner import Program
 from experiments.task_data import EMBEDDED, Dataset, Limits
 from p2pjax import InputError, graphs, statistics, task_groups, training
@@ -291,6 +291,7 @@ def print_scores(folder: Path) -> None:
 
 def main() -> None:
     """Runs the study that the flags name."""
+    processes.check_alone("multi_task")
     if common.agent_loop() != training.VMAP:  # in place, tasks share one device
         flags.FLAGS["num_devices"].value = 1
     if common.WORKDIR.value is None:

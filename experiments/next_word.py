@@ -18,6 +18,7 @@ from absl import flags
 from data import chat, reddit, shakespeare, speakers, stackoverflow, text
 from data.text import Corpus, Documents
 from experiments import common, figures, protocol_study, runner
+from experiments.jobs import own_examples
 from experiments.protocol_study import Setting
 from p2pjax import data
 from p2pjax.data import World
@@ -147,14 +148,14 @@ def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
         )
         rng = np.random.default_rng([common.SEED.value, run])
         worlds.append(text.world_of_users(corpus, users, rng))
-    return data.same_widths(worlds)
+    return list(map(own_examples, data.same_widths(worlds)))
 
 
 def make_jobs() -> list[runner.Job]:
     """All runs of all cases."""
     cases = make_cases()
     corpus = text.encode(load_documents(), _NUM_WORDS.value)
-    worlds = cache(lambda num_agents: make_worlds(corpus, num_agents))
+    worlds = cache(partial(make_worlds, corpus))
     jobs = []
     for case in cases:
         program = protocol_study.build_program(

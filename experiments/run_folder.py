@@ -158,6 +158,7 @@ def environment() -> Row:
         "jax": jax.__version__,
         "backend": jax.default_backend(),
         "devices": jax.device_count(),
+        "processes": jax.process_count(),
         "cpus": os.cpu_count(),
     }
 

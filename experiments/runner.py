@@ -15,14 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from experiments import common, fitting, rows, run_folder, writers
+from experiments import common, fitting, processes, rows, run_folder, writers
 from experiments.jobs import Batch, Job, Program, batches, devices_of, run_key
 from experiments.progress import Progress
 from experiments.rows import Tally
+from experiments.run_folder import Row
 from experiments.writers import Writer
 from p2pjax import InputError, checkpoint
 from p2pjax.checkpoint import Checkpoint
-from p2pjax.simulate import Snapshot, compiled, initial_state, snapshots
+from p2pjax.simulate import (
+    Snapshot,
+    compiled,
+    initial_shapes,
+    initial_state,
+    snapshots,
+)
 
 __all__ = ["Job", "Program", "run_jobs", "run_key"]
 
@@ -50,6 +57,10 @@ def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> 
     """
     if not jobs:
         raise InputError("Need at least one scheme to run, got none.")
+    if not processes.is_first():
+        fitting.settle(jobs)
+        _run_left(Path(common.WORKDIR.value or ""), jobs, [])
+        sys.exit()  # process 0 does the rest
     asked_for, workdir = writers.asked_for(), common.WORKDIR.value
     if common.RESUME.value:
         folder = run_folder.reopen(workdir, common.own_flags())
@@ -93,7 +104,7 @@ def _run_left(folder: Path, jobs: Sequence[Job], also: Sequence[Writer]) -> None
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
-                run_folder.append(folder, "timing.jsonl", timing)
+                _append(folder, "timing.jsonl", timing)
             position, kind = Position(batch.after), batch.kind
 
 
@@ -121,7 +132,7 @@ def _run_batch(
             )
         ]
         for row in map(run_folder.plain, written):
-            run_folder.append(folder, "metrics.jsonl", row)
+            _append(folder, "metrics.jsonl", row)
             for write in also:
                 write(row)
         examples = snapshot.info.examples
@@ -168,7 +179,12 @@ def _append_links(
     for job, tally, cluster in zip(batch.jobs, tallies, clusters, strict=True):
         row = rows.links_row(job.name, tally, cluster)
         if row is not None:
-            run_folder.append(folder, "links.jsonl", row)
+            _append(folder, "links.jsonl", row)
+
+
+def _append(folder: Path, name: str, row: Row) -> None:
+    if processes.is_first():
+        run_folder.append(folder, name, row)
 
 
 def _save(folder: Path, position: Position) -> None:
@@ -184,27 +200,45 @@ def _save(folder: Path, position: Position) -> None:
 
 def _last_position(folder: Path, jobs: Sequence[Job]) -> Position:
     """Where to go on."""
+    number = _last_number(folder, jobs) if processes.is_first() else 0
+    number = processes.from_first(number)
+    if number == 0:
+        return Position()
+    batch = _batch_of(number, jobs)
+    start, algorithm = batch.start, batch.jobs[0].algorithm
+    with devices_of(start.world):
+        fresh = initial_state(start.key, algorithm, start.world)
+        saved = checkpoint.load(folder / "checkpoints", number, fresh)
+    tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
+    position = Position(batch.first, tallies, saved.state)
+    logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
+    if position.num_rounds == common.NUM_ROUNDS.value:
+        return Position(batch.after)
+    return position
+
+
+def _last_number(folder: Path, jobs: Sequence[Job]) -> int:
+    """The last usable checkpoint, to which all rows are cut back; 0 if none."""
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
-        job = (number - 1) // common.NUM_ROUNDS.value
         try:
-            if job >= len(jobs):
-                raise InputError(f"Checkpoint {number} is of another run.")
-            batch = next(batches(jobs, job, common.runs_at_once()))
+            batch = _batch_of(number, jobs)
             start, algorithm = batch.start, batch.jobs[0].algorithm
-            with devices_of(start.world):
-                fresh = initial_state(start.key, algorithm, start.world)
-                saved = checkpoint.load(folder / "checkpoints", number, fresh)
-            for name, num_bytes in saved.position["bytes"].items():
+            shapes = initial_shapes(start.key, algorithm, start.world)
+            position = checkpoint.check(folder / "checkpoints", number, shapes)
+            for name, num_bytes in position["bytes"].items():
                 run_folder.cut(folder, name, num_bytes)
         except InputError as error:
             logging.warning("%s The one before is used.", error)
             continue
-        tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
-        position = Position(batch.first, tallies, saved.state)
-        logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
-        if position.num_rounds == common.NUM_ROUNDS.value:
-            return Position(batch.after)
-        return position
+        return number
     for name in ROW_FILES:
         run_folder.cut(folder, name, 0)
-    return Position()
+    return 0
+
+
+def _batch_of(number: int, jobs: Sequence[Job]) -> Batch:
+    """What ran when a checkpoint was written."""
+    job = (number - 1) // common.NUM_ROUNDS.value
+    if job >= len(jobs):
+        raise InputError(f"Checkpoint {number} is of another run.")
+    return next(batches(jobs, job, common.runs_at_once()))

@@ -19,6 +19,7 @@ from absl import flags
 
 from data import npz
 from experiments import common, figures, runner
+from experiments.jobs import own_examples
 from experiments.runner import Job, Program
 from experiments.virtual_studies import STUDIES
 from p2pjax import (
@@ -191,7 +192,7 @@ def make_worlds(examples: Examples) -> list[World]:
     train = _same_width([world.train for world in worlds])
     test = _same_width([world.test for world in worlds])
     return [
-        world._replace(train=train[run], test=test[run])
+        own_examples(world._replace(train=train[run], test=test[run]))
         for run, world in enumerate(worlds)
     ]
 

@@ -6,14 +6,13 @@ Every agent is a sensor that tells two kinds of vehicle apart by what it hears a
 feels; the study varies how much of the network is global.
 """
 
-from functools import cache
-
 import numpy as np
 from absl import flags
 
 from data import npz, vsn
 from experiments import averaging_study, common, figures
 from experiments.averaging_study import Case, level_cases, run_study
+from experiments.jobs import kept
 from p2pjax import partition, slices, tasks
 from p2pjax.data import Examples, World
 
@@ -69,7 +68,7 @@ def make_cases(examples: Examples) -> list[Case]:
     network = slices.network_layout(_NETWORK.value)
     tasks.check_labels(examples.y, network[-1])
 
-    @cache
+    @kept
     def make_world(run: int) -> World:
         world = partition.by_user(
             examples,

@@ -1,0 +1,198 @@
+"""Several processes that run one experiment together, over `jax.distributed`.
+
+All are started with the same flags but for --process_id. Each holds its own agents;
+process 0 alone writes and prints. Whatever stops one of them stops all: the others
+notice at their next exchange, or when it has been silent for a while, and say so in
+one sentence.
+"""
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+
+from p2pjax import InputError
+
+ARRIVAL_SECONDS = 120  # that processes wait for the last one to start
+SILENCE_SECONDS = 30  # after which a process counts as dead
+
+# In what JAX, its collectives and orbax say when another process has gone.
+_SIGNS = ("gloo", "nccl", "coordination", "heartbeat", "barrier", "connection")
+
+
+class Seat(NamedTuple):
+    """Which of how many processes this is; nothing is known if JAX is to find out."""
+
+    num_processes: int | None = None
+    process_id: int | None = None
+    coordinator: str | None = None  # host:port of process 0
+
+
+def seat(
+    num_processes: int | None,
+    process_id: int | None,
+    coordinator: str | None,
+    cluster: bool,
+) -> Seat | None:
+    """What the flags of these names say; None if this is the only process."""
+    given = [num_processes, process_id, coordinator]
+    if given == [None] * 3:
+        return Seat() if cluster else None
+    if num_processes is None or process_id is None or coordinator is None or cluster:
+        raise InputError(
+            "Need --num_processes, --process_id and --coordinator, or --cluster alone, "
+            f"got {num_processes}, {process_id}, {coordinator} and --cluster={cluster}."
+        )
+    if process_id >= num_processes:
+        raise InputError(
+            f"Need --process_id from 0 to {num_processes - 1}, got {process_id}."
+        )
+    host, _, port = coordinator.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise InputError(
+            f"Need --coordinator as host:port, got '{coordinator}': such as "
+            "localhost:1234."
+        )
+    return Seat(num_processes, process_id, coordinator)
+
+
+def join(seat: Seat, when_lost: str) -> None:
+    """Makes this process one of several; call it before anything runs in JAX.
+
+    Args:
+      seat: which one it is.
+      when_lost: what to say if another process ends.
+    """
+    num_processes, process_id, coordinator = seat
+    if coordinator is not None and process_id == 0:
+        _check_port(coordinator)
+    # Otherwise JAX takes SIGTERM for a notice and goes on.
+    jax.config.update("jax_enable_preemption_service", False)
+    stderr = os.dup(2)
+    _last_words(
+        f"Need all processes to reach {coordinator or 'process 0'} within "
+        f"{ARRIVAL_SECONDS} seconds, got fewer: start them together."
+    )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            cluster_detection_method="deactivate" if coordinator else None,
+            initialization_timeout=ARRIVAL_SECONDS,
+            heartbeat_timeout_seconds=SILENCE_SECONDS,
+        )
+    except ValueError as error:  # nothing was found
+        raise InputError(
+            "Need Slurm, Open MPI or another cluster that JAX knows for --cluster, got "
+            "none: give --num_processes, --process_id and --coordinator."
+        ) from error
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    _last_words(when_lost)
+
+
+def _check_port(coordinator: str) -> None:
+    """JAX crashes where the port is taken."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", int(coordinator.rpartition(":")[2])))
+        except OSError as error:
+            raise InputError(
+                f"Need a free port for --coordinator, got {coordinator} "
+                f"({error.strerror}): choose another."
+            ) from error
+
+
+def _last_words(sentence: str) -> None:
+    """Sends standard error through `last_words`."""
+    program = str(Path(__file__).with_name("last_words.py"))
+    reading, writing = os.pipe()
+    os.posix_spawn(
+        sys.executable,
+        [sys.executable, program, sentence],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0)],
+        setpgroup=0,  # Ctrl-C is not for it
+    )
+    os.close(reading)
+    os.dup2(writing, 2)
+    os.close(writing)
+
+
+def _hush_others() -> None:
+    """All but process 0 say nothing but warnings."""
+    sys.stdout.flush()
+    if is_first():
+        # Python keeps standard output; what C++ has to tell goes to standard error.
+        sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+    else:
+        logging.set_verbosity(logging.WARNING)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+
+
+def is_first() -> bool:
+    """Whether this process writes and prints."""
+    return jax.process_index() == 0
+
+
+def check_alone(experiment: str) -> None:
+    """Refuses several processes for an experiment that only one can run."""
+    if jax.process_count() > 1:
+        raise InputError(
+            f"Need one process for experiments.{experiment}, got "
+            f"{jax.process_count()}: leave out --num_processes."
+        )
+
+
+def from_first(value: int) -> int:
+    """What process 0 has, in every process; all wait for it."""
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def run(main: Callable[[], None], when_lost: str) -> None:
+    """Runs an experiment as one of several processes.
+
+    A process that fails ends at once: the usual end waits for the others, who wait for
+    this one.
+    """
+    try:
+        _hush_others()
+        main()
+        return
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        status = ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt:
+        status = 130
+        print("Stopped.", file=sys.stderr)
+    except BaseException as error:
+        status = 1
+        if _tells_of_a_loss(error):
+            print(when_lost, file=sys.stderr)
+        else:
+            traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _tells_of_a_loss(error: BaseException | None) -> bool:
+    while error is not None:
+        if any(sign in str(error).lower() for sign in _SIGNS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
