@@ -7,7 +7,6 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import assert_lowers
 
 from p2pjax import (
     data,
@@ -554,14 +553,6 @@ def test_same_numbers_on_several_devices():
         results.append(jax.tree.map(np.asarray, (last.state, last.metrics)))
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-@jax.numpy_dtype_promotion("standard")
-def test_vmapped_round_lowers(platform):
-    world = text_world(np.random.default_rng(0), 8)
-    method, _, _ = build(8, agent_loop=VMAP, max_width=4)
-    assert_lowers(method, world, platform)
 
 
 def test_too_few_mailboxes_are_refused():

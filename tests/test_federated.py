@@ -11,7 +11,6 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import assert_lowers
 
 from p2pjax import curvature, data, metrics, owners, tasks, topology, training
 from p2pjax.algorithms import combination as rules
@@ -832,10 +831,6 @@ class TestContract:
                 results.append(jax.tree.map(lambda *s: np.stack(s), *alone))
         for one, other in zip(*map(jax.tree.leaves, results), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-    def test_lowers_for_accelerators(self, method):
-        algorithm = METHODS[method](agent_loop=training.VMAP)
-        assert_lowers(algorithm, network_world(), "tpu")
 
     def test_traces_once(self, method):
         algorithm = METHODS[method](agent_loop=training.IN_PLACE)

@@ -1,24 +1,57 @@
 """Rounds lower for accelerators, though none is here to run them."""
 
-import numpy as np
+import importlib
+import inspect
+import pkgutil
+import typing
+
+import every_algorithm
+import jax
 import pytest
+import test_events
+import test_multi_task
+import test_selection_contract
+import test_virtual
 from lowering import assert_lowers
-from test_partial_averaging import SCHEME, build, random_world
 
-from p2pjax import averaging, topology, training
-
-REALISATIONS = {
-    "server": averaging.server(4),
-    "gossip": averaging.gossip(4, topology.ring(4)),
-    "pairs": averaging.random_pairs(4),
-}
+from p2pjax import algorithms, selection, training
+from p2pjax.algorithms.base import Algorithm
+from p2pjax.algorithms.stepwise import Protocol
+from p2pjax.selection.base import Selection
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
-@pytest.mark.parametrize("realisation", REALISATIONS)
-def test_vmapped_round_lowers(platform, realisation):
-    algorithm, _, _ = build(
-        SCHEME, real=REALISATIONS[realisation], agent_loop=training.VMAP
-    )
-    world = random_world(np.random.default_rng(0), 4, 6, 3)
-    assert_lowers(algorithm, world, platform)
+@pytest.mark.parametrize("name", every_algorithm.EVERY)
+def test_vmapped_round_lowers(name):
+    method, world = every_algorithm.build(name, training.VMAP)
+    with jax.numpy_dtype_promotion("standard"):
+        assert_lowers(method, world)
+
+
+def test_every_algorithm_is_among_them():
+    """All functions of the package that make one, or a part of one, by name."""
+    made = set()
+    for package in (algorithms, selection):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            for name, fn in vars(importlib.import_module(module.name)).items():
+                if inspect.isfunction(fn) and not name.startswith("_"):
+                    kind = typing.get_type_hints(fn).get("return")
+                    if kind in (Algorithm, Protocol, Selection):
+                        made.add(fn.__name__)
+    assert {"pull", "dpsgd", "dac"} < made
+    tables = (every_algorithm, test_selection_contract, test_events, test_virtual)
+    used = {name for table in (*tables, test_multi_task) for name in vars(table)}
+    shared = {"asynchronous"}  # of p2p_bn and multi_task
+    assert made - shared <= used
+
+
+def test_calls_to_the_host_are_found():
+    """Or the tests above could not fail."""
+    method, world = every_algorithm.build("local only", training.VMAP)
+
+    def round_fn(*args):
+        state, info = method.round(*args)
+        jax.debug.print("{}", info.sent.sum())
+        return state, info
+
+    with pytest.raises((AssertionError, ValueError)):  # some jax refuses to lower them
+        assert_lowers(method._replace(round=round_fn), world)

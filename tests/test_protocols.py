@@ -13,7 +13,6 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowering import assert_lowers
 
 from p2pjax import data, epochs, exchange, tasks, topology, training, weights
 from p2pjax.algorithms import gosgd as gosgd_module
@@ -729,12 +728,6 @@ class TestContract:
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
         x = results[0][0].variables.params["x"]
         assert (x[0] != x[1]).any()
-
-    def test_lowers_for_accelerators(self, method):
-        algorithm = METHODS[method](vector_setting(training.VMAP))
-        world = vector_world()
-        assert_lowers(algorithm, world, "tpu")
-        assert_lowers(algorithm, world, "cuda")
 
     def test_traces_once_and_optimizers_stay_private(self, method):
         """After one step from the same start only own data shape an optimizer."""

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from lowering import assert_lowers
 from test_protocols import jit, next_word_world, run, vector_task, world_of
 
 from p2pjax import peer_evaluation, sharding, tasks, topology, training
@@ -218,12 +217,6 @@ class TestContract:
         for other in results[1:]:
             assert_same(results[0], other)
 
-    @pytest.mark.parametrize("name", marked(METHODS, SLOW.__contains__))
-    def test_lowers_for_accelerators(self, name):
-        algorithm = build(name, GRAPH, training.VMAP)
-        for platform in ("tpu", "cuda"):
-            assert_lowers(algorithm, random_world(4), platform)
-
 
 def assert_same(one, other):
     for mine, theirs in zip(*map(jax.tree.leaves, (one, other)), strict=True):
@@ -277,11 +270,6 @@ class TestOtherAlgorithms:
             for agent_loop in (training.VMAP, training.IN_PLACE)
         ]
         assert_same(*results)
-
-    def test_lowers_for_accelerators(self, name):
-        for platform in ("tpu", "cuda"):
-            algorithm = ALGORITHMS[name](agent_loop=training.VMAP)
-            assert_lowers(algorithm, random_world(8), platform)
 
 
 @pytest.mark.slow

@@ -340,8 +340,7 @@ class TestNetworks:
     @pytest.mark.parametrize("synchronous", [False, True])
     def test_lowers_for_accelerators(self, synchronous):
         algorithm = network_virtual(synchronous=synchronous, agent_loop=training.VMAP)
-        for platform in ("tpu", "cuda"):
-            assert_lowers(algorithm, network_world(), platform)
+        assert_lowers(algorithm, network_world())
 
     @pytest.mark.slow
     def test_agents_in_place_are_the_same_as_side_by_side(self):
