@@ -1,0 +1,62 @@
+"""Runs every algorithm and keeps what came out, in a process of its own.
+
+    python tests/run_every_algorithm.py OUT NUM_DEVICES [NUM_PROCESSES NUMBER PORT]
+
+`NUM_DEVICES` are those of this process.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+NUM_ROUNDS = 4
+
+
+def main() -> None:
+    """Runs them all on the same seed."""
+    out, num_devices, *others = sys.argv[1:]
+    jax.config.update("jax_num_cpu_devices", int(num_devices))
+    if others:
+        num_processes, number, port = map(int, others)
+        jax.distributed.initialize(f"localhost:{port}", num_processes, number)
+
+    import every_algorithm  # which uses JAX
+
+    found = {}
+    for name in every_algorithm.EVERY:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(result(name)):
+            found[f"{name}: {jax.tree_util.keystr(path)}"] = leaf
+    if jax.process_index() == 0:
+        np.savez(out, **found)
+
+
+def result(name: str) -> tuple:
+    """Models, metrics and infos of one of them."""
+    import every_algorithm
+
+    from p2pjax import sharding, training
+    from p2pjax.simulate import simulate
+
+    only_side_by_side = name in ("multi task", "choosing by l2c_bilevel")
+    agent_loop = training.VMAP if only_side_by_side else training.IN_PLACE
+    method, world = every_algorithm.build(name, agent_loop)
+    mesh = sharding.agents_mesh(every_algorithm.SIZE)
+    assert mesh.size == jax.device_count()
+    with jax.set_mesh(mesh):
+        *_, last = simulate(
+            jax.random.key(0),
+            method,
+            world,
+            NUM_ROUNDS,
+            eval_every=NUM_ROUNDS // 2,
+            evaluate=lambda models, world: {},
+        )
+        return sharding.on_host(method.models(last.state)), last.info
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,380 @@
+"""Several processes run one experiment: same numbers, one writer, one common end."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from settings import TINY, TINY_DIGITS
+
+from experiments import common, processes, run_folder
+from experiments.processes import Seat
+from p2pjax import checkpoint, sharding, training
+from p2pjax.types import InputError
+
+ROOT = Path(__file__).parents[1]
+LAST_WORDS = ROOT / "experiments" / "last_words.py"
+# What the test process would settle on otherwise.
+SETTLED = ("--num_devices=2", f"--agent_loop={training.CHUNK}")
+SMALL = (*TINY, "--levels=80", "--num_rounds=2", *SETTLED)
+# Twelve evaluations of two schemes in two runs, as in test_resume.
+LONG = (
+    *TINY,
+    "--levels=0,80",
+    "--num_runs=2",
+    "--num_rounds=6",
+    "--checkpoint_every=4",
+    "--averaging=pairs",
+    *SETTLED,
+)
+STOPPED = "Stopped, because another process of this run has stopped: start all of them"
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return found.getsockname()[1]
+
+
+def start(folder, *args, num_processes=2, module="experiments.femnist"):
+    """Processes that run an experiment in a folder."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": os.environ["P2PJAX_TEST_CACHE"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+    command = [sys.executable, "-m", module, f"--workdir={folder}", *args]
+    port = free_port()
+    seats = [
+        (
+            f"--num_processes={num_processes}",
+            f"--process_id={number}",
+            f"--coordinator=localhost:{port}",
+        )
+        for number in range(num_processes)
+    ]
+    return [
+        subprocess.Popen(
+            [*command, *(seat if num_processes > 1 else ())],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seat in seats
+    ]
+
+
+def ended(started, seconds=900):
+    """What they printed, what they said on standard error and their statuses."""
+    try:
+        told = [process.communicate(timeout=seconds) for process in started]
+    finally:
+        for process in started:
+            process.kill()  # which does nothing to one that has ended
+    return (
+        [out for out, _ in told],
+        [error for _, error in told],
+        [process.returncode for process in started],
+    )
+
+
+def rows_of(folder):
+    return run_folder.read(folder)
+
+
+def assert_same_rows(one, other):
+    assert len(one) == len(other) > 0
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in mine.items():
+            if isinstance(value, (float, list)):
+                np.testing.assert_allclose(value, theirs[name], rtol=1e-6, atol=1e-6)
+            else:
+                assert value == theirs[name]
+
+
+def test_two_processes_give_the_numbers_of_one(run, tmp_path):
+    folder = tmp_path / "two"
+    (printed, silence), (said, nothing), statuses = ended(start(folder, *SMALL))
+    assert statuses == [0, 0], nothing
+    # Two of four agents: 38 kB of parameters and 23.5 kB of examples each.
+    assert re.search("models 77 kB, .* data 47 kB", said)
+    assert f"Results are in {folder}" in printed and "Gloo" not in printed
+    assert (silence, nothing) == ("", "")
+    one = run(*SMALL, workdir="one")
+    assert_same_rows(rows_of(folder), rows_of(one))
+    # How many ran it is no part of what was run: another number can go on with it.
+    written = (folder / "run.flags").read_text()
+    for flag in ("num_processes", "process_id", "coordinator", "cluster"):
+        assert flag not in written
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["environment"]["processes"] == 2
+    assert (folder / "accuracy_by_level.png").exists()
+    # Each has written its own agents.
+    (number,) = checkpoint.numbers(folder / "checkpoints")
+    state = folder / "checkpoints" / str(number) / "state"
+    sizes = [
+        sum(p.stat().st_size for p in (state / f"ocdbt.process_{n}").rglob("*"))
+        for n in range(2)
+    ]
+    assert min(sizes) > 0.8 * max(sizes) > 10_000
+
+
+OTHERS = {
+    "vsn": ("--train_size=20", "--test_size=20", "--batch_size=5", "--levels=80"),
+    "mnist": (*TINY_DIGITS, "--values=5"),
+    "associative": ("--modified=1", "--shared_hidden=300", "--batch_size=3"),
+    "next_word": ("--methods=dpsgd,p2p_bn", "--num_words=20", "--units=4"),
+    "virtual": (
+        "--methods=virtual",
+        "--size=8",
+        "--network=100=4=2",
+        "--num_samples=2",
+        "--epochs=2",
+        "--batch_size=4",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", OTHERS)
+def test_other_experiments(tmp_path, experiment):
+    args = (*OTHERS[experiment], "--num_agents=4", "--num_rounds=2", "--eval_every=1")
+    folders = []
+    for num_processes in (1, 2):
+        folder = tmp_path / str(num_processes)
+        started = start(
+            folder,
+            *args,
+            "--num_devices=2",
+            num_processes=num_processes,
+            module=f"experiments.{experiment}",
+        )
+        _, said, statuses = ended(started)
+        assert not any(statuses), said
+        folders.append(folder)
+    assert_same_rows(*map(rows_of, folders))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Rows of one process that never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    _, (said,), (status,) = ended(start(folder, *LONG, num_processes=1))
+    assert status == 0, said
+    return (folder / "metrics.jsonl").read_bytes()
+
+
+def stop_one(folder, victim, num_rows, how):
+    """Starts two processes and stops one of them in the middle."""
+    started = start(folder, *LONG)
+    metrics, deadline = folder / "metrics.jsonl", time.monotonic() + 900
+    while not metrics.exists() or metrics.read_text().count("\n") < num_rows:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    started[victim].send_signal(how)
+    begin = time.monotonic()
+    _, said, statuses = ended(started)
+    assert time.monotonic() - begin < 10
+    return said, statuses
+
+
+def go_on(folder, num_processes):
+    flagfile = f"--flagfile={folder / 'run.flags'}"
+    started = start(folder, flagfile, "--resume", num_processes=num_processes)
+    _, said, statuses = ended(started)
+    assert not any(statuses), said
+    return (folder / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "victim, num_rows, num_processes", [(1, 1, 2), (0, 5, 2), (1, 8, 1)]
+)
+def test_a_killed_process_stops_the_other(
+    tmp_path, whole, victim, num_rows, num_processes
+):
+    folder = tmp_path / "killed"
+    said, statuses = stop_one(folder, victim, num_rows, signal.SIGKILL)
+    assert statuses[victim] == -signal.SIGKILL
+    assert statuses[1 - victim] not in (0, None)
+    complaints = [
+        line for line in said[1 - victim].splitlines() if not line.startswith("I")
+    ]
+    assert len(complaints) == 1 and complaints[0].startswith(STOPPED)
+    assert go_on(folder, num_processes) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_ctrl_c_in_one_stops_the_other(tmp_path, whole, victim):
+    folder = tmp_path / "stopped"
+    said, statuses = stop_one(folder, victim, 3, signal.SIGINT)
+    assert statuses[victim] == 130
+    assert "Stopped" in said[victim] and "Traceback" not in said[victim]
+    assert STOPPED in said[1 - victim]
+    assert go_on(folder, 2) == whole
+
+
+@pytest.mark.slow
+def test_what_one_process_refuses_stops_the_other(tmp_path):
+    folder = tmp_path / "taken"
+    folder.mkdir()
+    (folder / "run.flags").write_text("")
+    _, said, statuses = ended(start(folder, *SMALL))
+    assert statuses[0] == 2 and statuses[1] not in (0, None)
+    assert "Need a work folder without results" in said[0]
+    assert said[1].startswith(STOPPED) and said[1].count("\n") == 1
+
+
+def every_result(path, num_devices, num_processes=1):
+    """What all algorithms come to on so many devices."""
+    script = [sys.executable, str(ROOT / "tests" / "run_every_algorithm.py"), str(path)]
+    script.append(str(num_devices // num_processes))
+    port = free_port()
+    seats = [(str(num_processes), str(n), str(port)) for n in range(num_processes)]
+    # Compilation is most of the time.
+    quick = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    started = [
+        subprocess.Popen(
+            [*script, *(seat if num_processes > 1 else ())],
+            cwd=ROOT / "tests",
+            env=os.environ | {"XLA_FLAGS": quick},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seat in seats
+    ]
+    _, said, statuses = ended(started, 3600)
+    assert not any(statuses), said
+    return np.load(path)
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory):
+    return every_result(tmp_path_factory.mktemp("one") / "one.npz", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "num_devices, num_processes", [(2, 1), (4, 1), (8, 1), (2, 2), (4, 2)]
+)
+def test_every_algorithm_on_several_devices(
+    tmp_path, on_one_device, num_devices, num_processes
+):
+    found = every_result(tmp_path / "several.npz", num_devices, num_processes)
+    assert set(found.files) == set(on_one_device.files)
+    for name in found.files:
+        np.testing.assert_allclose(
+            found[name], on_one_device[name], rtol=1e-6, atol=1e-6, err_msg=name
+        )
+
+
+FATAL = (
+    "E1116 17:10:46.989349   17935 coordination_service_agent.cc:289] Polled an error\n"
+    "1\n"
+    "F1116 17:10:46.989380   17935 client.h:80] Terminating process because the JAX "
+    "distributed service detected fatal errors. This most likely indicates\n"
+    "*** Check failure stack trace: ***\n"
+)
+
+
+@pytest.mark.parametrize(
+    "written, shown",
+    [
+        ("I a row\n[Gloo] Rank 0 is connected\nW another\n", "I a row\nW another\n"),
+        (f"I a row\n{FATAL}", "I a row\nThe end.\n"),
+        (f"The end.\n{FATAL}", "The end.\n"),
+        # Not the end of it: nothing is lost.
+        (FATAL.splitlines()[0] + "\nNeed it.", FATAL.splitlines()[0] + "\nNeed it."),
+    ],
+    ids=["nothing", "the end", "the end twice", "trouble"],
+)
+def test_one_sentence_stands_for_what_jax_says(written, shown):
+    done = subprocess.run(
+        [sys.executable, LAST_WORDS, "The end."],
+        input=written,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stderr, done.stdout) == (shown, "")
+
+
+def test_seats():
+    assert processes.seat(None, None, None, False) is None
+    assert processes.seat(None, None, None, True) == Seat()
+    assert processes.seat(2, 1, "here:80", False) == Seat(2, 1, "here:80")
+
+
+@pytest.mark.parametrize(
+    "seat, message",
+    [
+        (
+            (2, None, None, False),
+            "or --cluster alone, got 2, None, None",
+        ),
+        ((2, 0, "here:80", True), "got 2, 0, here:80 and --cluster=True"),
+        ((2, 2, "here:80", False), "Need --process_id from 0 to 1, got 2"),
+        ((2, 0, "here", False), "Need --coordinator as host:port, got 'here'"),
+        ((2, 0, ":80", False), "host:port, got ':80'"),
+        ((2, 0, "here:99999", False), "host:port, got 'here:99999'"),
+    ],
+)
+def test_seats_that_do_not_exist_are_refused(seat, message):
+    with pytest.raises(InputError, match=message):
+        processes.seat(*seat)
+
+
+def test_what_several_processes_need(parse):
+    seat = Seat(2, 0, "localhost:1")
+    parse("--num_processes=2")
+    with pytest.raises(InputError, match="Need --workdir for several processes"):
+        common._start_with_others(None, seat)
+    parse("--workdir=w", "--runs_at_once=3")
+    with pytest.raises(InputError, match="--runs_at_once=1 for several .* got 3"):
+        common._start_with_others(None, seat)
+    parse("--workdir=w")
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        address = f"localhost:{taken.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"Need a free port .* got {address} "):
+            common._start_with_others(None, seat._replace(coordinator=address))
+
+
+def test_processes_share_agents_evenly(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    with pytest.raises(InputError, match="3 processes can share evenly, got 8 agents"):
+        sharding.agents_mesh(8)
+    with pytest.raises(InputError, match="evenly, got 6 agents and 2 devices"):
+        sharding.agents_mesh(6, 2)
+    for experiment in ("multi_task", "heterogeneity"):
+        with pytest.raises(InputError, match=f"experiments.{experiment}, got 3: leave"):
+            processes.check_alone(experiment)
+
+
+@pytest.mark.parametrize(
+    "error, is_loss",
+    [
+        (ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed"), True),
+        (RuntimeError("UNAVAILABLE: coordination service: Socket closed"), True),
+        (ValueError("shapes do not fit"), False),
+    ],
+)
+def test_what_tells_of_a_lost_process(error, is_loss):
+    assert processes._tells_of_a_loss(error) == is_loss
+    wrapped = KeyError("while writing")
+    wrapped.__cause__ = error
+    assert processes._tells_of_a_loss(wrapped) == is_loss
