@@ -324,8 +324,12 @@ def test_the_guide_adds_a_method(parse):
 
 
 @pytest.mark.slow
-@jax.numpy_dtype_promotion("standard")
 class TestEveryMethod:
+    @pytest.fixture(autouse=True)
+    def promotion(self):
+        with jax.numpy_dtype_promotion("standard"):  # optax.adam mixes dtypes
+            yield
+
     def test_on_images(self, run):
         methods = list(MODULES["connections"].METHODS)
         folder = run(*TINY, f"--methods={','.join(methods)}", experiment="connections")
