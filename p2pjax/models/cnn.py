@@ -10,6 +10,7 @@ import flax.linen as nn
 
 from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
 from p2pjax.models.convolution import Convolution, max_pool, window_max
+from p2pjax.models.dense import DenseGeneral
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, InputError
 
@@ -69,7 +70,7 @@ class CNN(nn.Module):
         for layer, features in enumerate(
             (*self.dense_features, self.num_classes), start=len(self.conv_features) + 1
         ):
-            output = nn.DenseGeneral(
+            output = DenseGeneral(
                 features, axis=axis, kernel_init=init, name=f"layer_{layer}"
             )(hidden)
             cells = held(self, layer)

@@ -65,13 +65,24 @@ def _convolve_backward(
     def own(x: Array, kernel: Array, gradient: Array) -> tuple[Array, Array]:
         before, after = _paddings(geometry, x.shape, kernel.shape, gradient.shape)
         stride, _, dilation = geometry
-        mirrored = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
-        back = Geometry((1, 1), before, dilation)
-        of_x = _plain(gradient, mirrored, back, spread=stride)
+        mirrored = jnp.flip(kernel, 1).swapaxes(2, 3)
+        # Row by row of the kernel: moved over all of the image, it would mostly meet
+        # the rows of zeros with which a smaller result is padded.
+        across = Geometry((1, 1), ((0, 0), before[1]), (1, dilation[1]))
+        of_x, zero = jnp.zeros_like(x), jnp.zeros((), x.dtype)
+        for row in range(kernel.shape[0]):
+            reached = _plain(
+                gradient, mirrored[row : row + 1], across, spread=(1, stride[1])
+            )
+            first = row * dilation[0] - geometry.padding[0][0]
+            span = stride[0] * (gradient.shape[1] - 1) + 1
+            rows = (first, x.shape[1] - span - first, stride[0] - 1)
+            none = (0, 0, 0)
+            of_x = of_x + jax.lax.pad(reached, zero, (none, rows, none, none))
         # The batch is summed over, so it takes the place of the channels.
-        across = Geometry(dilation, after, stride)
+        over = Geometry(dilation, after, stride)
         of_kernel = _plain(
-            x.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), across
+            x.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), over
         )
         return of_x, of_kernel.transpose(1, 2, 0, 3)
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.models.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.models.dense import Dense, DenseGeneral
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, InputError
 
@@ -31,12 +32,10 @@ class SelfAttention(nn.Module):
         self, x: Array, attention_mask: Array, cells: Held | None, deterministic: bool
     ) -> Array:
         """`[B, T, stream]`; nobody attends where `attention_mask` `[B, T]` is False."""
-        tokens = _as_rows(x)
 
         def projected(name: str) -> Array:  # [B, T, heads, head_dim]
             shape = (self.num_heads, self.head_dim)
-            rows = nn.DenseGeneral(shape, kernel_init=INIT, name=name)(tokens)
-            return rows.reshape(*x.shape[:2], *shape)
+            return DenseGeneral(shape, kernel_init=INIT, name=name)(x)
 
         query, key, value = map(projected, ("query", "key", "value"))
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / self.head_dim**0.5
@@ -45,11 +44,9 @@ class SelfAttention(nn.Module):
         weights = nn.Dropout(self.dropout)(nn.softmax(scores), deterministic)
         read = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
         heads = without_missing(read, cells, axis=2)
-        rows = heads.reshape(-1, self.num_heads, self.head_dim)
-        output = nn.DenseGeneral(
+        return DenseGeneral(
             x.shape[-1], axis=(-2, -1), kernel_init=INIT, name="output"
-        )
-        return output(rows).reshape(x.shape)
+        )(heads)
 
 
 class FeedForward(nn.Module):
@@ -59,15 +56,9 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, cells: Held | None) -> Array:
-        hidden = nn.Dense(self.units, kernel_init=INIT, name="hidden")(_as_rows(x))
+        hidden = Dense(self.units, kernel_init=INIT, name="hidden")(x)
         hidden = without_missing(nn.gelu(hidden, approximate=False), cells)
-        output = nn.Dense(x.shape[-1], kernel_init=INIT, name="output")(hidden)
-        return output.reshape(x.shape)
-
-
-def _as_rows(x: Array) -> Array:
-    """`[B, T, n]` -> `[B T, n]`: dense layers of three axes have slower gradients."""
-    return x.reshape(-1, x.shape[-1])
+        return Dense(x.shape[-1], kernel_init=INIT, name="output")(hidden)
 
 
 class Encoder(nn.Module):
@@ -187,7 +178,7 @@ class TokenHead(nn.Module):
         """
         if positions is not None:
             hidden = jax.vmap(lambda states, where: states[where])(hidden, positions)
-        output = nn.Dense(self.num_outputs, kernel_init=INIT, name="output")(hidden)
+        output = Dense(self.num_outputs, kernel_init=INIT, name="output")(hidden)
         return without_missing(output, cells, missing=ABSENT_LOGIT)
 
 
