@@ -46,7 +46,7 @@ TINY = {
     },
     "events": {"sizes": ((6, 12),), "units": 3, "batch_size": 2, "num_examples": 4},
     "scale": {"num_agents": (2, 4), "widths": (6, 5, 10), "num_updates": 80},
-    "memory": {"sizes": ((4, (6, 10)),)},
+    "memory": {"sizes": ((4, (6, 10)),), "shared": (6, (6, 10))},
     "compile": {"networks": ({"kind": "mlp", "widths": [6, 10]},), "num_agents": 2},
 }
 RATIOS = {  # without PyTorch, which need not be there
@@ -61,7 +61,10 @@ RATIOS = {  # without PyTorch, which need not be there
     "selection": set(),
     "events": {"6_agents_12_words: p2pjax/jax_loop"},
     "scale": {"cost p2pjax_4/p2pjax_2"},
-    "memory": {"4_agents_70_parameters: peak/parameters"},
+    "memory": {
+        "4_agents_70_parameters: peak/parameters",
+        "one of two processes/one",
+    },
     "compile": {"compile_mlp: cold/cached"},
 }
 FAST = ("headline",)

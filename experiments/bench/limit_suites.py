@@ -44,10 +44,14 @@ def memory(
         (10_000, WIDTHS),
         (100_000, (784, 10)),
     ),
+    shared: tuple[int, Sequence[int]] = (2000, WIDTHS),
 ) -> Suite:
-    """Peak of the process, by agents and their network; parameters alone to compare."""
+    """Peak of the process, by agents and their network; parameters alone to compare.
+
+    With the agents of `shared` also that of one of two processes.
+    """
     workloads, held = [], {}
-    for num_agents, widths in sizes:
+    for num_agents, widths in (*sizes, shared):
         network = {"kind": "mlp", "widths": list(widths)}
         products = itertools.pairwise(widths)
         num_parameters = sum((a + 1) * b for a, b in products)
@@ -55,12 +59,17 @@ def memory(
         held[name] = 4 * num_agents * num_parameters / 1e9
         systems = {"p2pjax": _rounds(network, num_agents, num_steps=1)}
         workloads.append(Workload(name, "GB", gigabytes, systems))
+    together = workloads[-1]
+    setting = together.systems["p2pjax"].arguments["setting"]
+    both = {"setting": setting, "num_processes": 2}
+    systems["p2pjax_1_of_2"] = System("p2pjax_processes", "rounds", both, threads=1)
 
     def ratios(found: Medians) -> dict[str, float]:
+        of_two = found[together.name]
         return {
             f"{name}: peak/parameters": found[name]["p2pjax"] / alone
             for name, alone in held.items()
-        }
+        } | {"one of two processes/one": of_two["p2pjax_1_of_2"] / of_two["p2pjax"]}
 
     return Suite(workloads, ratios)
 
