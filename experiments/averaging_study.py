@@ -24,7 +24,7 @@ from p2pjax import (
     averaging,
     data,
     metrics,
-    slices,
+    placement,
     tasks,
     topology,
     training,
@@ -158,7 +158,7 @@ def run_study(
 
 def perceptron_program(case: Case, world: World) -> Program:
     """The paper's sigmoid network, trained by gradients."""
-    widths = slices.widths(slices.align(slices.attach(case.scheme))[0])
+    widths = placement.widths(placement.align(placement.attach(case.scheme))[0])
     example_shape = world.train.examples["x"].shape[2:]
     if int(np.prod(example_shape)) != widths[0]:
         raise InputError(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from p2pjax import slices
+from p2pjax import placement, slices
 from p2pjax.slices import ABSENT, LOCAL, Cells, Scheme, Wiring
 from p2pjax.types import InputError, PyTree
 
@@ -61,24 +61,24 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
 
     Args:
       scheme: the partial models and their dependencies.
-      cells: model of every cell, aligned (`slices.align`).
+      cells: model of every cell, aligned (`placement.align`).
       wiring: which part's cells lie along which axis of which leaf. The highest part
         of a leaf is the one it belongs to, the others are read.
       params: parameters of ONE agent, or their shapes.
     """
     below = slices.dependency_closure(scheme.depends, len(scheme.models))
-    slices.check_cells(cells, below)
+    placement.check_cells(cells, below)
     table = lowest_owner(below, scheme.cross_model)
     if scheme.neutral_input:
         cells = (np.full_like(cells[0], NEUTRAL), *cells[1:])
-    sources = slices.readable(cells)
+    sources = placement.readable(cells)
     found: dict[bytes, tuple[np.ndarray, list[Block]]] = {}
     for index, (path, leaf) in enumerate(leaves_with_paths(params)):
         axes = _cell_axes(path, leaf.shape, wiring, cells)
         spans = [
             [(0, length)]
             if part is None
-            else list(slices.runs(np.concatenate([cells[part], sources[part]])))
+            else list(placement.runs(np.concatenate([cells[part], sources[part]])))
             for part, length in zip(axes, leaf.shape, strict=True)
         ]
         for spans_of_block in itertools.product(*spans):
@@ -148,7 +148,7 @@ def owner_arrays(plan: MixPlan, params: PyTree) -> PyTree:
 
 def presence(cells: Cells, wiring: Wiring, params: PyTree) -> PyTree:
     """Which parameters each agent has: bools broadcastable to leaves `[N, ...]`."""
-    sources = slices.readable(cells)
+    sources = placement.readable(cells)
 
     def of_leaf(path: str, leaf: PyTree) -> np.ndarray:
         axes = _cell_axes(path, leaf.shape, wiring, cells)
@@ -194,7 +194,7 @@ def check_parts(cells: Cells, wiring: Wiring) -> None:
     if chain.issuperset(wiring.values()):
         return
     for part, models in enumerate(cells):
-        lacking = np.flatnonzero(slices.lacks_part(models)).tolist()
+        lacking = np.flatnonzero(placement.lacks_part(models)).tolist()
         if lacking:
             raise InputError(
                 f"Need at least one cell of every part in every agent, got none of "

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from p2pjax import mixing, owners, slices, training
+from p2pjax import mixing, owners, placement, training
 from p2pjax.data import AgentData, cyclic_window
 from p2pjax.models import cells as model_cells
 from p2pjax.models import cnn, encoder, gru, lstm, mlp
@@ -200,10 +200,10 @@ def trained(kind, module, variables, data):
 
 def with_masks(params, cells):
     """Variables of agents that have these cells, masked even where they have all."""
-    masks = slices.cell_masks(cells)
+    masks = placement.cell_masks(cells)
     if not masks:
         absent = tuple(np.full_like(models, ABSENT) for models in cells)
-        masks = jax.tree.map(np.ones_like, slices.cell_masks(absent))
+        masks = jax.tree.map(np.ones_like, placement.cell_masks(absent))
     return Variables(params, {"cells": masks})
 
 
@@ -335,7 +335,7 @@ def exact_mean(params, plan):
 
 def aligned_mean(own, own_cells, scheme, wiring):
     """The package's average of networks in their own column order."""
-    cells, order = slices.align(own_cells)
+    cells, order = placement.align(own_cells)
     params = owners.permute_cells(own, order, wiring)
     shapes = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:]), params)
     plan = owners.mix_plan(scheme, cells, wiring, shapes)
@@ -350,8 +350,8 @@ def test_permuted_cells_mix_the_same(kind):
     module = kind.build(kind.layout)
     wiring = kind.wiring(module)
     scheme = models_of(kind.layout, *TWO_PAIRS)
-    cells = slices.attach(scheme)
-    assert slices.widths(cells) == kind.layout
+    cells = placement.attach(scheme)
+    assert placement.widths(cells) == kind.layout
     params = jax.tree.map(np.float64, random_params(rng, kind, module, 4))
     mixed = aligned_mean(params, cells, scheme, wiring)
     assert not jax.tree.all(jax.tree.map(np.array_equal, mixed, params))
@@ -405,7 +405,7 @@ def test_average_is_that_of_every_parameter_alone(kind, groups):
     module = kind.build(kind.layout)
     wiring = kind.wiring(module)
     scheme = models_of(kind.layout, *groups)
-    cells = slices.attach(scheme)
+    cells = placement.attach(scheme)
     own_cells = ordered(cells, shuffled(rng, cells, range(1, len(cells) - 1)))
     num_agents = len(scheme.networks)
     params = jax.tree.map(np.float64, random_params(rng, kind, module, num_agents))
@@ -484,10 +484,10 @@ def test_an_absent_output_never_wins(kind):
 
 
 def test_only_an_mlp_can_lack_a_part():
-    cells = slices.attach(Scheme(((3, 2, 2, 2), (3, 2, 0, 2))))
+    cells = placement.attach(Scheme(((3, 2, 2, 2), (3, 2, 0, 2))))
     owners.check_parts(cells, mlp.wiring(3))
     recurrent = gru.wiring(gru.NextWord())
     with pytest.raises(InputError, match=r"none of part 2 in agents \[1\]"):
         owners.check_parts(cells, recurrent)
-    fewer = slices.attach(Scheme(((3, 2, 2, 2), (3, 2, 1, 2))))
+    fewer = placement.attach(Scheme(((3, 2, 2, 2), (3, 2, 1, 2))))
     owners.check_parts(fewer, recurrent)

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, silhouette_samples, silhouette_score
 
 from data import digits
-from p2pjax import averaging, data, grouping, owners, partition, slices, tasks, training
+from p2pjax import (
+    averaging,
+    data,
+    grouping,
+    owners,
+    partition,
+    placement,
+    slices,
+    tasks,
+    training,
+)
 from p2pjax.algorithms.partial_averaging import partial_averaging, share
 from p2pjax.grouping import groups, update_similarity
 from p2pjax.models import mlp
@@ -245,8 +255,8 @@ def test_auto_writes_the_scheme_of_the_paper():
 def test_who_owns_what_in_an_automatic_scheme(depends):
     labels = np.array([5, 3, 5, 3, 9])  # any labels will do
     scheme = slices.auto((4, 5, 3, 2), (4, 3, 2, 2), labels, depends=depends)
-    cells, _ = slices.align(slices.attach(scheme))
-    assert slices.widths(cells) == (4, 5, 3, 2)
+    cells, _ = placement.align(placement.attach(scheme))
+    assert placement.widths(cells) == (4, 5, 3, 2)
     np.testing.assert_array_equal(cells[1][:, 3:], [[2, 2], [1, 1]] * 2 + [[-1, -1]])
     params = {
         f"layer_{i}": {"kernel": np.zeros((a, b)), "bias": np.zeros(b)}

@@ -8,7 +8,7 @@ from settings import TINY_DIGITS
 
 from experiments import mnist_studies, run_folder
 from experiments.mnist_studies import Setup, cycle, swap
-from p2pjax import InputError, partition, slices
+from p2pjax import InputError, partition, placement
 from p2pjax.data import Examples
 from p2pjax.slices import PartialModel
 
@@ -136,7 +136,7 @@ def test_semi_local_schemes_are_the_papers(setup):
     for old, new in zip((7, 8, 9), (8, 9, 7), strict=True):
         assert (found[plain == old] == new).all()
     for case in cases:
-        slices.align(slices.attach(case.scheme))
+        placement.align(placement.attach(case.scheme))
     with pytest.raises(InputError, match="multiple of 6 agents"):
         mnist_studies.semi_local(setup, (25,))
 

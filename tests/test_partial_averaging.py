@@ -13,7 +13,7 @@ from networks import (
     without_padding,
 )
 
-from p2pjax import averaging, data, owners, slices, tasks, topology, training
+from p2pjax import averaging, data, owners, placement, tasks, topology, training
 from p2pjax.algorithms.partial_averaging import (
     PartialAveragingState,
     partial_averaging,
@@ -40,7 +40,7 @@ def build(
     scheme, *, per_sample=True, optimizer=None, batch_size=5, real=None, **options
 ):
     """A partial averaging algorithm on MLPs of the scheme's widths."""
-    widths = slices.widths(slices.align(slices.attach(scheme))[0])
+    widths = placement.widths(placement.align(placement.attach(scheme))[0])
     task = tasks.classification(mlp.MLP(widths[1:]), (widths[0],), tasks.squared_error)
     learner = training.gradient_descent(task, optimizer or optax.sgd(0.5))
     if per_sample:
@@ -85,7 +85,7 @@ def test_engine_equals_plain_loop_over_agents(agent_loop):
     world = random_world(np.random.default_rng(0), 4, 6, 3)
     state = algorithm.init(jax.random.key(0), world)
     models = [
-        [part[agent][part[agent] != -2] for part in slices.attach(SCHEME)]
+        [part[agent][part[agent] != -2] for part in placement.attach(SCHEME)]
         for agent in range(4)
     ]
 
@@ -143,7 +143,7 @@ def test_agents_without_a_part():
         models=(PartialModel((6, 4, 0, 3), (0, 1, 2, 3)),),
     )
     algorithm, sharing, _ = build(scheme)
-    assert slices.widths(sharing.cells) == (6, 5, 5, 3)
+    assert placement.widths(sharing.cells) == (6, 5, 5, 3)
     world = random_world(np.random.default_rng(0), 4, 6, 3)
     state = algorithm.init(jax.random.key(0), world)
 
@@ -196,7 +196,7 @@ def test_a_lacking_part_passes_all_columns_on():
         models=(PartialModel((0, 4, 0, 0), (0, 1)), PartialModel((0, 2, 0, 0), (1, 2))),
     )
     algorithm, sharing, task = build(scheme)
-    assert slices.widths(sharing.cells) == (3, 6, 6, 2)
+    assert placement.widths(sharing.cells) == (3, 6, 6, 2)
     world = random_world(np.random.default_rng(0), 3, 3, 2)
     state = algorithm.init(jax.random.key(0), world)
     params = jax.tree.map(lambda p: np.asarray(p[2]), state.variables.params)
@@ -235,7 +235,7 @@ def test_own_column_orders_are_aligned():
         state = algorithm.init(jax.random.key(0), world)
         results.append(run_rounds(algorithm, state, world, 3)[0])
     jax.tree.map(np.testing.assert_array_equal, *results)
-    cells = slices.attach(shuffled)
+    cells = placement.attach(shuffled)
     np.testing.assert_array_equal(
         np.take_along_axis(cells[1], sharing.order[1], 1), sharing.cells[1]
     )

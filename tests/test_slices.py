@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import assert_networks_close, random_networks, stacked, unstacked
 
-from p2pjax import averaging, mixing, owners, slices, topology
+from p2pjax import averaging, mixing, owners, placement, slices, topology
 from p2pjax.models import mlp
 from p2pjax.slices import PartialModel, Scheme
 from p2pjax.types import InputError
@@ -74,7 +74,7 @@ def test_spec_vectors(vector):
     np.testing.assert_array_equal(table, vector["LOW"])
     np.testing.assert_array_equal(table, table.T)  # A-T6
 
-    cells, order = slices.align(cells_of(vector))
+    cells, order = placement.align(cells_of(vector))
     wiring = mlp.wiring(2)
     own = stacked(networks_of(vector, "W_in", "b_in"))
     params = owners.permute_cells(own, order, wiring)
@@ -200,12 +200,12 @@ def check_against_literal_algorithm(instance, cross_model):
     expected = reference.average(
         networks, models, depends_on, cross_model=cross_model, weight=weight
     )
-    cells, order = slices.align(tuple(map(np.asarray, zip(*models, strict=True))))
+    cells, order = placement.align(tuple(map(np.asarray, zip(*models, strict=True))))
     wiring = mlp.wiring(2)
     width_before = [
         part.shape[1] for part in map(np.asarray, zip(*models, strict=True))
     ]
-    networks = widen(networks, slices.widths(cells))
+    networks = widen(networks, placement.widths(cells))
     params = owners.permute_cells(stacked(networks), order, wiring)
     plan = plan_of(cells, edges, len(below), params, cross_model=cross_model)
     mixed = exact_mix(params, plan, weight)
@@ -262,7 +262,7 @@ def test_extreme_levels(level):
     width = (4, 3, 2)
     models = (PartialModel(width, tuple(range(5))),) if level else ()
     scheme = Scheme((width,) * 5, models)
-    cells, _ = slices.align(slices.attach(scheme))
+    cells, _ = placement.align(placement.attach(scheme))
     params = stacked(random_networks(np.random.default_rng(0), 5, width))
     shapes = jax.tree.map(lambda p: np.zeros(p.shape[1:]), params)
     plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
@@ -297,7 +297,7 @@ def test_shared_parameters_of_the_paper_levels(outputs, totals):
     for level, shared in table.items():
         model = PartialModel((784, *hidden[level], outputs), (0, 1))
         scheme = Scheme((network,) * 2, (model,))
-        cells, _ = slices.align(slices.attach(scheme))
+        cells, _ = placement.align(placement.attach(scheme))
         shapes = {
             f"layer_{i}": {"kernel": np.zeros((a, b)), "bias": np.zeros(b)}
             for i, (a, b) in enumerate(itertools.pairwise(network), 1)
@@ -319,10 +319,10 @@ def test_placement_shares_slots_between_disjoint_models():
         ),
         ((1, 0), (2, 0)),
     )
-    cells = slices.attach(scheme)
+    cells = placement.attach(scheme)
     np.testing.assert_array_equal(cells[1][0], [0] * 6 + [1] * 4)
     np.testing.assert_array_equal(cells[1][2], [0] * 6 + [2] * 2 + [-1] * 2)
-    assert slices.widths(cells) == network
+    assert placement.widths(cells) == network
 
 
 def test_hundreds_of_groups_stay_small():
@@ -331,7 +331,7 @@ def test_hundreds_of_groups_stay_small():
     pairs = tuple(PartialModel(network, (i, i + 1)) for i in range(0, 300, 2))
     scheme = Scheme((network,) * 300, pairs)
     tracemalloc.start()
-    cells, _ = slices.align(slices.attach(scheme))
+    cells, _ = placement.align(placement.attach(scheme))
     shapes = {
         "layer_1": {"kernel": np.zeros((784, 300)), "bias": np.zeros(300)},
         "layer_2": {"kernel": np.zeros((300, 10)), "bias": np.zeros(10)},
@@ -353,7 +353,7 @@ def test_neutral_input_shares_input_weights_without_dependency():
     }
     for neutral, expected in ((False, -1), (True, 1)):
         scheme = Scheme((network,) * 3, models, neutral_input=neutral)
-        cells, _ = slices.align(slices.attach(scheme))
+        cells, _ = placement.align(placement.attach(scheme))
         plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
         kernel = owners.owner_arrays(plan, shapes)["layer_1"]["kernel"]
         assert (kernel[:2, :, 2:] == expected).all()
@@ -370,7 +370,7 @@ def test_neutral_input_stays_neutral_through_a_lacking_part():
     }
     for neutral, expected in ((False, -1), (True, 1)):
         scheme = Scheme(((4, 0, 2),) * 2, models, neutral_input=neutral)
-        cells, _ = slices.align(slices.attach(scheme))
+        cells, _ = placement.align(placement.attach(scheme))
         plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
         owner = owners.owner_arrays(plan, shapes)
         assert (owner["layer_2"]["kernel"] == expected).all()
@@ -394,7 +394,7 @@ def test_flops_do_not_grow_with_the_number_of_models():
         # A chain, so that every parameter is shared whatever the number of models.
         depends = tuple((i + 1, i) for i in range(num_models - 1))
         scheme = Scheme((network,) * num_agents, tuple(models), depends)
-        cells, _ = slices.align(slices.attach(scheme))
+        cells, _ = placement.align(placement.attach(scheme))
         plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
         assert all(c.is_shared for c in plan.classes)
         compiled = (
@@ -509,7 +509,7 @@ EVERYONE = (0, 1, 2)
 def test_bad_schemes_are_refused(scheme, message):
     """A-T9 and its relatives."""
     with pytest.raises(InputError, match=message):
-        slices.attach(scheme)
+        placement.attach(scheme)
 
 
 def test_bad_cells_are_refused():
@@ -519,10 +519,10 @@ def test_bad_cells_are_refused():
         np.zeros((2, 1), int),
     )
     with pytest.raises(InputError, match=r"agent 0 has 1-2-1 and agent 1 has 1-1-1"):
-        slices.check_cells(cells, np.zeros((1, 1), bool))
+        placement.check_cells(cells, np.zeros((1, 1), bool))
     swapped = (np.asarray([[0, -1], [-1, 0]]),) * 2
     with pytest.raises(InputError, match="order of inputs and outputs"):
-        slices.align(swapped)
+        placement.align(swapped)
 
 
 @pytest.mark.parametrize(
@@ -544,6 +544,6 @@ def test_warnings():
     with pytest.warns(UserWarning, match="2 -> 0 is implied"):
         slices.dependency_closure(((2, 1), (1, 0), (2, 0)), 3)
     with pytest.warns(UserWarning, match="Only one agent implements model 0"):
-        slices.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), (2,)),)))
+        placement.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), (2,)),)))
     with pytest.warns(UserWarning, match="No agent implements model 0"):
-        slices.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), ()),)))
+        placement.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), ()),)))

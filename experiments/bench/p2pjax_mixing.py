@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.bench import inputs
-from p2pjax import mixing, owners, sharding, slices
+from p2pjax import mixing, owners, placement, sharding
 from p2pjax.mixing import Peers
 from p2pjax.models import mlp
 from p2pjax.owners import MixPlan
@@ -49,7 +49,7 @@ def by_class(
     parts = [_evenly(width, num_models) for width in widths]
     models = [PartialModel(cells, everybody) for cells in zip(*parts, strict=True)]
     scheme = Scheme((tuple(widths),) * num_agents, tuple(models), cross_model=True)
-    cells, _ = slices.align(slices.attach(scheme))
+    cells, _ = placement.align(placement.attach(scheme))
     plan = owners.mix_plan(scheme, cells, mlp.wiring(len(widths) - 1), one_agent)
     params = jax.tree.map(lambda leaf: np.stack([leaf] * num_agents), one_agent)
     return _mixed(params, plan, degree, num_devices)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax import mixing, owners, references, slices
+from p2pjax import mixing, owners, placement, references
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.averaging import Averaging, traffic, warn_if_split
 from p2pjax.data import Sampler, World, num_agents, num_drawn
@@ -44,11 +44,11 @@ class Sharing(NamedTuple):
 def share(scheme: Scheme, wiring: Wiring, task: Task) -> Sharing:
     """Who owns what when the agents' networks are those of `task`.
 
-    Build the task's network with `slices.widths(align(attach(scheme))[0])`.
+    Build the task's network with `placement.widths(align(attach(scheme))[0])`.
     """
-    attached = slices.attach(scheme)
+    attached = placement.attach(scheme)
     owners.check_parts(attached, wiring)
-    cells, order = slices.align(attached)
+    cells, order = placement.align(attached)
     shapes = jax.eval_shape(task.init, jax.random.key(0)).params
     return Sharing(cells, order, wiring, owners.mix_plan(scheme, cells, wiring, shapes))
 
@@ -175,7 +175,7 @@ def initial_variables(
         )
     else:
         params, stats = jax.vmap(task.init)(jax.random.split(key, size))
-    masks = slices.cell_masks(sharing.cells)
+    masks = placement.cell_masks(sharing.cells)
     if masks:
         stats = stats | {"cells": jax.tree.map(jnp.asarray, masks)}
         shapes = jax.eval_shape(task.init, key).params

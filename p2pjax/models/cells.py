@@ -1,8 +1,8 @@
 """The cells an agent has, where its network is smaller than the stacked arrays.
 
-Agents with fewer cells carry a flax collection `cells` (`slices.cell_masks`): per part
-the mask of the cells they have and whether they have the part at all. A cell that is
-absent outputs zero, so none of its weights ever changes.
+Agents with fewer cells carry a flax collection `cells` (`placement.cell_masks`): per
+part the mask of the cells they have and whether they have the part at all. A cell that
+is absent outputs zero, so none of its weights ever changes.
 """
 
 from typing import NamedTuple

@@ -53,5 +53,5 @@ def wiring(num_layers: int) -> Wiring:
 
 
 def _fit(x: Array, width: int) -> Array:
-    """Pads or cuts the last axis; `slices.align` leaves room for all cells in use."""
+    """Pads or cuts the last axis; `placement.align` leaves room for all in use."""
     return jnp.pad(x[:, :width], ((0, 0), (0, max(0, width - x.shape[1]))))
