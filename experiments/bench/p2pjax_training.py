@@ -19,6 +19,9 @@ from p2pjax.mixing import Peers
 from p2pjax.types import Key, PyTree, Variables
 
 
+UNFINISHED = 20  # rounds at a time; see `p2pjax.sharding`
+
+
 def rounds(setting: dict[str, Any], num_devices: int) -> Callable[[], float]:
     """Updates done by all agents in a run."""
     sharding.use_cpu_devices(num_devices)
@@ -27,8 +30,10 @@ def rounds(setting: dict[str, Any], num_devices: int) -> Callable[[], float]:
 
     def run() -> float:
         nonlocal state
-        for _ in range(want.num_rounds):
+        for number in range(want.num_rounds):
             state = one_round(state, agents, peers)
+            if number % UNFINISHED == 0:
+                jax.block_until_ready(state)
         jax.block_until_ready(state)
         return want.updates
 
