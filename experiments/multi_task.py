@@ -21,10 +21,18 @@ from absl import flags
 
 from data import pieces as word_pieces
 from data.pieces import Pieces
-from experiments import common, figures, processes, run_folder, runner, task_data
+from experiments import (
+    common,
+    figures,
+    processes,
+    run_folder,
+    runner,
+    task_data,
+    task_scores,
+)
 from experiments.runner import Program
 from experiments.task_data import EMBEDDED, Dataset, Limits
-from p2pjax import InputError, graphs, statistics, task_groups, training
+from p2pjax import InputError, graphs, task_groups, training
 from p2pjax.algorithms.multi_task import multi_task
 from p2pjax.data import World
 from p2pjax.models.encoder import Encoder
@@ -260,35 +268,6 @@ def make_jobs() -> list[runner.Job]:
     return jobs
 
 
-def print_scores(folder: Path) -> None:
-    """The best score of every task in every case, its gain over CTS and a t-test.
-
-    Tops are means over runs of each run's best; the test compares the runs' best.
-    """
-    rows = run_folder.read(folder)
-    metrics = {key for row in rows for key in row if key.startswith(("ua_", "f1_"))}
-    print(f"{'score':<20} {'method':<8} {'tasks, graph':<44} top     gain    p")
-    for metric in sorted(metrics):
-        curves: dict[tuple[str, str], list[list[float]]] = {}
-        for row in rows:
-            if metric in row:
-                setting = ", ".join(map(str, row["setting"].values()))
-                runs = curves.setdefault((row["scheme"], setting), [])
-                if row["run"] == len(runs):
-                    runs.append([])
-                runs[row["run"]].append(row[metric])
-        tops = {case: statistics.top_of_runs(runs) for case, runs in curves.items()}
-        alone = next((top for case, top in tops.items() if case[0] == "cts"), None)
-        for (method, setting), top in tops.items():
-            line = f"{metric:<20} {method:<8} {setting:<44} {top.mean():.4f}"
-            if alone is not None and method != "cts":
-                gain = statistics.relative_gain(top.mean(), max(alone.mean(), 1e-9))
-                line += f"  {gain:+.1f}%"
-                if len(top) > 1:
-                    line += f"  {statistics.t_test(top, alone).p:.2g}"
-            print(line)
-
-
 def main() -> None:
     """Runs the study that the flags name."""
     processes.check_alone("multi_task")
@@ -304,7 +283,7 @@ def main() -> None:
     for score in scores:
         label = "user accuracy" if score.startswith("ua_") else "F1 of entities"
         figures.score_by_round(folder, score, f"{label}, {score[3:]}")
-    print_scores(folder)
+    print(task_scores.table(run_folder.read(folder)))
     print(f"Results are in {folder}")
 
 

@@ -147,12 +147,31 @@ def t_test(a: ArrayLike, b: ArrayLike) -> TTest:
     df = len(a) + len(b) - 2
     squares = (len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)
     error = np.sqrt(squares / df * (1 / len(a) + 1 / len(b)))
-    difference = a.mean() - b.mean()
-    if error > 0:
-        t = float(difference / error)
-    else:
-        t = float(np.sign(difference)) * np.inf if difference else 0.0
+    t = _ratio(a.mean() - b.mean(), error)
     return TTest(t, float(2 * stats.t.sf(abs(t), df)), df)
+
+
+def paired_t_test(a: ArrayLike, b: ArrayLike) -> TTest:
+    """The t-test on differences `a - b` of pairs, such as runs with the same users.
+
+    Differences without any spread give t = 0 if they are 0, else an infinite t.
+    """
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
+        raise InputError(
+            "Need two pairs of numbers or more for a paired t-test, got shapes "
+            f"{a.shape} and {b.shape}."
+        )
+    mean, df = (a - b).mean(), len(a) - 1
+    t = _ratio(mean, (a - b).std(ddof=1) / np.sqrt(len(a)))
+    return TTest(t, float(2 * stats.t.sf(abs(t), df)), df)
+
+
+def _ratio(difference: float, error: float) -> float:
+    """How many standard errors a difference is."""
+    if error > 0:
+        return float(difference / error)
+    return float(np.sign(difference)) * np.inf if difference else 0.0
 
 
 def t_curve(a: ArrayLike, b: ArrayLike, start: int = 40) -> TTest:

@@ -147,6 +147,22 @@ def test_t_test_without_spread():
         statistics.t_test([1.0], [1.0, 2.0])
 
 
+def test_paired_t_test_equals_scipy():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0, 1, 5), rng.normal(1, 2, 5)
+    expected = scipy.stats.ttest_rel(a, b)
+    found = statistics.paired_t_test(a, b)
+    assert found == pytest.approx((expected.statistic, expected.pvalue, 4))
+
+
+def test_paired_t_test_without_spread():
+    assert statistics.paired_t_test([1, 2], [1, 2]) == (0, 1, 1)
+    assert statistics.paired_t_test([1, 2], [2, 3]) == (-math.inf, 0, 1)
+    for a, b in (([1.0], [2.0]), ([1.0, 2.0], [1.0, 2.0, 3.0])):
+        with pytest.raises(InputError, match="two pairs of numbers or more"):
+            statistics.paired_t_test(a, b)
+
+
 def test_t_curve():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(3, 60)), rng.normal(size=(4, 60))

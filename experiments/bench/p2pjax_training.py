@@ -18,7 +18,6 @@ from p2pjax.data import AgentData
 from p2pjax.mixing import Peers
 from p2pjax.types import Key, PyTree, Variables
 
-
 UNFINISHED = 20  # rounds at a time; see `p2pjax.sharding`
 
 

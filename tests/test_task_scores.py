@@ -1,0 +1,69 @@
+"""The table of the multi-task study, from rows of one or several run folders."""
+
+import json
+
+import pytest
+
+from experiments import task_scores
+from p2pjax import InputError
+
+
+def rows(method, tasks, graph, run, curve, metric="f1_tags"):
+    setting = {"tasks": tasks, "graph": graph}
+    return [
+        {"scheme": method, "setting": setting, "run": run, "round": 4 * i, metric: y}
+        for i, y in enumerate(curve, start=1)
+    ]
+
+
+ALONE = [
+    *rows("cts", "tags", "random", 0, [0.1, 0.4]),
+    *rows("cts", "tags", "random", 1, [0.5, 0.2]),
+    *rows("cts", "tags", "random", 2, [0.9, 0.9]),
+]
+TOGETHER = [
+    *rows("mt", "speakers+tags", "clustered", 0, [0.6, 0.1]),
+    *rows("mt", "speakers+tags", "clustered", 1, [0.1, 0.8]),
+    *rows("mt", "speakers+tags", "clustered", 2, [0.7]),  # has not ended
+    *rows("mt", "speakers+tags", "clustered", 0, [0.2, 0.3], "ua_speakers"),
+]
+
+
+def test_runs_of_the_same_number_are_compared():
+    alone, together, other = task_scores.scores([*ALONE, *TOGETHER])
+    assert alone.top == {0: 0.4, 1: 0.5, 2: 0.9}
+    assert together.top == {0: 0.6, 1: 0.8}
+    assert together.case == ("mt", "speakers+tags", "clustered")
+    assert other.metric == "ua_speakers" and other.top == {0: 0.3}
+    difference, p = together.difference(alone)
+    assert difference == pytest.approx(0.25)  # (.2 + .3) / 2
+    assert p == pytest.approx(0.1257, abs=1e-4)  # t = 5 with one degree of freedom
+
+
+def test_the_table_of_several_folders(tmp_path, capsys):
+    folders = []
+    for name, written in (("alone", ALONE), ("together", TOGETHER)):
+        (tmp_path / name).mkdir()
+        text = "".join(json.dumps(row) + "\n" for row in written)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+        folders.append(str(tmp_path / name))
+    task_scores.main(folders)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| f1_tags | cts | tags | random | 3 | 0.6000 |  |  |  |"
+    assert lines[3] == (
+        "| f1_tags | mt | speakers+tags | clustered | 2 | 0.7000 | +0.2500 | +55.6% "
+        "| 0.13 |"
+    )
+    assert lines[4].endswith("| clustered | 1 | 0.3000 |  |  |  |")
+    assert len(lines) == 5
+
+
+def test_what_cannot_be_shown(tmp_path):
+    with pytest.raises(InputError, match="at least one run, got none"):
+        task_scores.main([])
+    with pytest.raises(InputError, match="with metrics.jsonl"):
+        task_scores.main([str(tmp_path)])
+    others = {"round": 1, "scheme": "mean", "setting": {}, "run": 0, "accuracy": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(others) + "\n")
+    with pytest.raises(InputError, match="runs of the multi-task study"):
+        task_scores.main([str(tmp_path)])
