@@ -7,9 +7,9 @@ Under such a mesh every loop over agents runs on all devices at once, each with 
 agents; mixing gathers column blocks. The numbers are those of one device.
 
 `simulate` waits for every evaluation. Loops of your own have to wait for a result now
-and then (`jax.block_until_ready`): on two devices of one CPU (jax 0.10.2), 40 unfinished
-rounds waited for each other's collectives forever, until XLA ended the process with
-`Termination timeout` after a minute; 31 did not.
+and then (`jax.block_until_ready`): on two devices of one CPU (jax 0.10.2), 40
+unfinished rounds waited for each other's collectives forever, until XLA ended the
+process with `Termination timeout` after a minute; 31 did not.
 
 After `jax.distributed.initialize` the mesh spans all processes and the same lines run
 in each of them; a process holds its own agents only.
