@@ -16,6 +16,7 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.types import Array
 
@@ -225,13 +226,34 @@ def _window_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
 
 
 def _window_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array]:
-    x, best = residuals
-    is_taken, parts = jnp.zeros(best.shape, bool), []
-    for place in range(x.shape[-2]):
-        is_here = (x[..., place, :] == best) & ~is_taken
-        is_taken = is_taken | is_here
-        parts.append(jnp.where(is_here, gradient, 0))
-    return (jnp.stack(parts, -2),)
+    size, channels = residuals[0].shape[-2:]
+
+    def by_matrices(x: Array, best: Array, gradient: Array) -> Array:
+        """Products with zeros and ones do what copies of few channels do slowly."""
+        same_channel = np.eye(channels, dtype=x.dtype)
+        copies = np.tile(same_channel, size)  # [C, W * C]
+        earlier = np.kron(np.triu(np.ones((size, size), x.dtype), 1), same_channel)
+
+        def spread(values: Array) -> Array:  # [..., C] to [all others, W * C]
+            return values.reshape(-1, channels) @ copies
+
+        is_best = (x.reshape(-1, size * channels) == spread(best)).astype(x.dtype)
+        is_first = jnp.where(is_best @ earlier > 0, 0, is_best)
+        return (is_first * spread(gradient)).reshape(x.shape)
+
+    def by_places(x: Array, best: Array, gradient: Array) -> Array:
+        is_taken, parts = jnp.zeros(best.shape, bool), []
+        for place in range(size):
+            is_here = (x[..., place, :] == best) & ~is_taken
+            is_taken = is_taken | is_here
+            parts.append(jnp.where(is_here, gradient, 0))
+        return jnp.stack(parts, -2)
+
+    return (
+        jax.lax.platform_dependent(
+            *residuals, gradient, cpu=by_matrices, default=by_places
+        ),
+    )
 
 
 window_max.defvjp(_window_forward, _window_backward)
