@@ -74,7 +74,7 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
         f"{'method':<12} top     stable  final   messages  /sparse  models    MB       "
         f"gini    in cluster{named}"
     )
-    front = dict(zip(runs_of, _front(runs_of), strict=True))
+    is_best = dict(zip(runs_of, front(runs_of), strict=True))
     sparse = runs_of.get("sparse")
     for method, runs in runs_of.items():
         accuracy = curves(runs, "accuracy")
@@ -90,7 +90,7 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
             ratio = messages / np.mean([run[-1]["messages"] for run in sparse])
         gini = np.mean([row.get("gini", np.nan) for row in last])
         known = None if column is None else printed(method, *column)
-        star = "*" if front[method] else ""
+        star = "*" if is_best[method] else ""
         print(
             f"{method + star:<12} {accuracy.max(1).mean():.4f}  "
             f"{_number(stable, '.4f'):<7} {accuracy[:, -1].mean():.4f}  "
@@ -105,7 +105,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None or np.isnan(value) else format(value, form)
 
 
-def _front(runs_of: Mapping[str, Runs]) -> np.ndarray:
+def front(runs_of: Mapping[str, Runs]) -> np.ndarray:
     """Which methods `[P]` no other beats in accuracy and in messages until then."""
     score, cost = zip(*(at_best(runs) for runs in runs_of.values()), strict=True)
     return statistics.pareto_front(score, cost)
@@ -115,7 +115,7 @@ def _draw_pareto(folder: Path, runs_of: Mapping[str, Runs]) -> None:
     """Best accuracies against messages until then; the front is a line."""
     figure, axes = figures.new_figure("messages sent by an agent until its run's best")
     score, cost = np.array([at_best(runs) for runs in runs_of.values()]).T
-    is_front = _front(runs_of)
+    is_front = front(runs_of)
     order = np.argsort(cost[is_front])
     axes.plot(cost[is_front][order], score[is_front][order], "-", c="0.7", zorder=1)
     for position, name in enumerate(runs_of):

@@ -4,6 +4,8 @@ Tables 8 to 10 (CIFAR-10, 100 agents) and 11 (Reddit), as (small, large) local d
 about 100 and 400 training images, or 300-700 and 1000-5000 words, of every agent.
 """
 
+from collections.abc import Mapping
+
 _COLUMNS = (
     "rotation_2",
     "rotation_4",
@@ -128,6 +130,25 @@ _PRINTED = {
         (7.31, 8.82),
     ),
 }
+
+
+_SMALL_IMAGES, _SMALL_TEXTS = 200, 1000  # at most so many for an agent's training
+
+
+def column_of(settings: Mapping[str, str]) -> tuple[str, bool] | None:
+    """Which printed numbers can stand beside a run: (column, local data is small).
+
+    Args:
+      settings: flags of `experiments.connections`, name to value.
+    """
+    name = settings["study"]
+    if f"{name}_{settings['num_clusters']}" in _COLUMNS:
+        name = f"{name}_{settings['num_clusters']}"
+    if settings.get("dataset") == "cifar10":
+        return name, float(settings.get("train_size", "inf")) <= _SMALL_IMAGES
+    if settings.get("dataset") == "reddit":
+        return name, float(settings.get("max_train", "inf")) <= _SMALL_TEXTS
+    return None
 
 
 def printed(method: str, column: str, is_small: bool) -> float | None:

@@ -33,8 +33,10 @@ from experiments import (
     common,
     connection_methods,
     connection_results,
+    connection_thesis,
     connection_worlds,
     figures,
+    run_folder,
     runner,
 )
 from experiments.connection_methods import METHODS, NOT_DEFAULT, Subject
@@ -260,19 +262,6 @@ def _given(world: World) -> World:
     return world
 
 
-def column_of_thesis() -> tuple[str, bool] | None:
-    """Which printed numbers can stand beside those of this run: (name, small data)."""
-    study, dataset = _STUDY.value, _DATASET.value
-    name = study
-    if study in connection_worlds.VARIED:
-        name = f"{study}_{_NUM_CLUSTERS.value}"
-    if dataset == "cifar10":
-        return name, _TRAIN_SIZE.value is not None and _TRAIN_SIZE.value <= 200
-    if dataset == "reddit":
-        return name, _MAX_TRAIN.value is not None and _MAX_TRAIN.value <= 1000
-    return None
-
-
 def main() -> None:
     """Runs the study that the flags name."""
     summary = (
@@ -288,7 +277,8 @@ def main() -> None:
     folder = runner.run_jobs("connections", make_jobs(), summary)
     figures.accuracy_by_round(folder, "rounds")
     connection_results.draw(folder)
-    connection_results.print_table(folder, column_of_thesis())
+    column = connection_thesis.column_of(run_folder.settings(folder))
+    connection_results.print_table(folder, column)
     print(f"Results are in {folder}")
 
 

@@ -114,6 +114,13 @@ def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
+def settings(folder: Path) -> dict[str, str]:
+    """Flags of the run that have a value, by name."""
+    lines = (folder / "run.flags").read_text().splitlines()
+    pairs = (line.removeprefix("--").split("=", 1) for line in lines if "=" in line)
+    return {name: value for name, value in pairs}
+
+
 def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row]:
     """Writes summary.json: the last value of every run, summed up over runs.
 

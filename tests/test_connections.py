@@ -287,9 +287,10 @@ def test_printed_numbers():
         (("--dataset=digits",), None),
     ],
 )
-def test_column_of_the_thesis(parse, flags, column):
-    parse(*flags, experiment="connections")
-    assert MODULES["connections"].column_of_thesis() == column
+def test_column_of_the_thesis(flags, column):
+    settings = {"study": "rotation", "num_clusters": "2"}
+    settings |= dict(flag.removeprefix("--").split("=") for flag in flags)
+    assert connection_thesis.column_of(settings) == column
 
 
 @pytest.mark.parametrize(

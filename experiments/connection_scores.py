@@ -1,0 +1,133 @@
+"""Methods of choosing peers side by side, over several studies.
+
+    python -m experiments.connection_scores WORKDIR [WORKDIR...]
+
+Every work folder of `experiments.connections` is a column. Runs of the same number have
+the same data, so methods are compared with fixed random peers run by run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from absl import app
+
+from experiments import common, connection_results, connection_thesis, run_folder
+from experiments.connection_results import Runs
+from p2pjax import InputError, statistics
+
+Column = TypeVar("Column")
+Study = Mapping[str, Runs]  # by method
+
+
+def finished(folder: Path) -> Study:
+    """Evaluations by method and run, of methods whose runs have all ended."""
+    runs_of = connection_results.runs_by_method(folder)
+    ends = {name: [run[-1]["round"] for run in runs] for name, runs in runs_of.items()}
+    last = max(end for found in ends.values() for end in found)
+    most = max(len(found) for found in ends.values())
+    return {name: runs for name, runs in runs_of.items() if ends[name] == [last] * most}
+
+
+def accuracy(study: Study, method: str) -> str:
+    """Mean best accuracy, difference to sparse and p; a star on the Pareto front."""
+    tops = {
+        name: connection_results.curves(study[name], "accuracy").max(1)
+        for name in (method, "sparse")
+        if name in study
+    }
+    is_front = dict(zip(study, connection_results.front(study), strict=True))
+    text = _short(tops[method].mean()) + ("*" if is_front[method] else "")
+    if method == "sparse" or "sparse" not in tops:
+        return text
+    difference = (tops[method] - tops["sparse"]).mean()
+    text += f" ({'+' if difference >= 0 else '-'}{_short(abs(difference))}"
+    if len(tops[method]) > 1:
+        p = statistics.paired_t_test(tops[method], tops["sparse"]).p
+        text += f", p {p:.1g}".replace("0.", ".")
+    return text + ")"
+
+
+def in_cluster(study: Study, method: str) -> str:
+    """Share of peers averaged with in the last tenth of the rounds."""
+    return _short(connection_results.share_at_the_end(study[method]))
+
+
+def gini(study: Study, method: str) -> str:
+    """Of the messages that agents sent, over all rounds."""
+    return _short(np.mean([run[-1]["gini"] for run in study[method]]))
+
+
+def messages(study: Study, method: str) -> str:
+    """Sent by an agent, over all rounds."""
+    return f"{np.mean([run[-1]['messages'] for run in study[method]]):.0f}"
+
+
+MEASURES: Mapping[str, Callable[[Study, str], str]] = {
+    "accuracy": accuracy,
+    "in cluster": in_cluster,
+    "Gini": gini,
+    "messages": messages,
+}
+
+
+def _cell(measure: Callable[[Study, str], str], study: Study, method: str) -> str:
+    return measure(study, method) if method in study else ""
+
+
+def _short(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.3f}".removeprefix("0")
+
+
+def table(
+    title: str,
+    columns: Mapping[str, Column],
+    methods: Sequence[str],
+    cell: Callable[[Column, str], str],
+) -> str:
+    """Methods in rows, studies in columns."""
+    lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for method in methods:
+        cells = [cell(column, method) for column in columns.values()]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _printed(column: tuple[str, bool], method: str) -> str:
+    value = connection_thesis.printed(method, *column)
+    return "" if value is None else f"{value:.2f}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints the tables of the work folders given."""
+    if not arguments:
+        raise InputError(
+            "Need the work folder of at least one study, got none: "
+            "python -m experiments.connection_scores WORKDIR [WORKDIR...]"
+        )
+    studies: dict[str, Study] = {}
+    printed: dict[str, tuple[str, bool]] = {}
+    for folder in map(Path, arguments):
+        if not all(run_folder.size(folder, n) for n in ("run.flags", "metrics.jsonl")):
+            raise InputError(f"Need a work folder with results, got {folder}.")
+        settings = run_folder.settings(folder)
+        if "study" not in settings:
+            raise InputError(f"Need a study of experiments.connections, got {folder}.")
+        studies[folder.name] = finished(folder)
+        column = connection_thesis.column_of(settings)
+        if column is not None:
+            printed[folder.name] = column
+    methods = list(dict.fromkeys(name for study in studies.values() for name in study))
+    tables = [
+        table(title, studies, methods, partial(_cell, measure))
+        for title, measure in MEASURES.items()
+    ]
+    if printed:
+        tables.insert(1, table("thesis", printed, methods, _printed))
+    print("\n\n".join(tables))
+
+
+if __name__ == "__main__":
+    app.run(lambda argv: common.guarded(lambda: main(argv[1:])))

@@ -1,0 +1,83 @@
+"""Tables over several studies of choosing peers, from rows of their run folders."""
+
+import json
+
+import pytest
+
+from experiments import connection_scores
+from p2pjax import InputError
+
+
+def rows(method, run, curve, messages, shares=(None, None)):
+    return [
+        {
+            "scheme": method,
+            "setting": {},
+            "run": run,
+            "round": number * 10,
+            "accuracy": value,
+            "messages": number * messages,
+            "gini": 0.25,
+            **({} if share is None else {"in_cluster": share}),
+        }
+        for number, (value, share) in enumerate(
+            zip(curve, shares, strict=False), start=1
+        )
+    ]
+
+
+STUDY = [
+    *rows("sparse", 0, [0.3, 0.4], 30),
+    *rows("sparse", 1, [0.5, 0.2], 30),
+    *rows("pens", 0, [0.1, 0.6], 40, (0.5, 0.9)),
+    *rows("pens", 1, [0.8, 0.1], 40, (0.5, 0.8)),
+    *rows("dac", 0, [0.1, 0.35], 30),
+    *rows("dac", 1, [0.1], 30),  # has not ended
+]
+
+
+def folder(path, written, flags="--study=rotation\n--num_clusters=2\n--nobilevel\n"):
+    path.mkdir()
+    (path / "run.flags").write_text(flags)
+    lines = "".join(json.dumps(row) + "\n" for row in written)
+    (path / "metrics.jsonl").write_text(lines)
+    return str(path)
+
+
+def test_tables_over_studies(tmp_path, capsys):
+    one = folder(tmp_path / "one", STUDY)
+    cifar = "--study=swap\n--num_clusters=4\n--dataset=cifar10\n"
+    other = folder(tmp_path / "other", rows("oracle", 0, [0.7, 0.6], 30), cifar)
+    connection_scores.main([one, other])
+    accuracy, thesis, in_cluster, gini, messages = (
+        table.splitlines() for table in capsys.readouterr().out.split("\n\n")
+    )
+    assert accuracy == [
+        "| accuracy | one | other |",
+        "|---|---|---|",
+        "| sparse | .450* |  |",  # fewer messages until its best than pens
+        "| pens | .700* (+.250, p .1) |  |",  # t = 5 with one degree of freedom
+        "| oracle |  | .700* |",
+    ]
+    assert thesis[2:] == [
+        "| sparse | 48.53 |",
+        "| pens | 48.52 |",
+        "| oracle | 46.83 |",
+    ]
+    assert in_cluster[2:] == [
+        "| sparse | - |  |",
+        "| pens | .850 |  |",
+        "| oracle |  | - |",
+    ]
+    assert gini[3] == "| pens | .250 |  |"
+    assert messages[3] == "| pens | 80 |  |"
+
+
+def test_what_cannot_be_shown(tmp_path):
+    with pytest.raises(InputError, match="at least one study, got none"):
+        connection_scores.main([])
+    with pytest.raises(InputError, match="Need a work folder with results"):
+        connection_scores.main([str(tmp_path)])
+    other = folder(tmp_path / "other", STUDY, "--batch_size=3\n")
+    with pytest.raises(InputError, match="study of experiments.connections"):
+        connection_scores.main([other])
