@@ -334,10 +334,10 @@ METHODS: Mapping[str, Callable[[Subject, Run], Algorithm]] = {
     "panm_loss": partial(_panm, "loss"),
     "panm_grad": partial(_panm, "updates"),
     "l2c": _l2c,
-    "diple": _diple,
     "aucccr": _aucccr,
     "d_cliques": _d_cliques,
     "local": _local,
+    "diple": _diple,  # last: a round costs thirty times as much
     "dac_probe": partial(_dac, True),
     "panm_probe": partial(_panm, "probe"),
 }

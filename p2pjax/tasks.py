@@ -4,6 +4,7 @@ A `Task` never sees the agents axis; `training` and `simulate` batch it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -12,6 +13,14 @@ import jax.numpy as jnp
 import optax
 
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+
+# Examples on which a network with few channels is evaluated at once on a CPU, so that
+# its images stay in the cache. Microseconds per example of one core, in blocks of 25,
+# 50, 100 and 400: 6 and 16 channels (`cifar_cnn_code`) 55, 59, 62, 112, with gradients
+# 269, 238, 269, 378; 32 and 64 channels 165, 164, 162, 135; an MLP 784-300-100-10 12.2,
+# 11.4, 10.1, 8.0.
+BLOCK = 50
+FEW_CHANNELS = 16
 
 ExampleLoss = Callable[[Array, Array], Array]  # logits [B, k], labels [B] -> [B]
 
@@ -81,7 +90,7 @@ def classification(
         mean = (losses * valid).sum() / jnp.maximum(valid.sum(), 1)
         return mean, variables.stats
 
-    def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
+    def evaluate_all(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         logits = apply(variables, batch["x"])
         valid = batch["valid"].astype(logits.dtype)
         right = (predicted(logits) == batch["y"]).astype(logits.dtype)
@@ -91,7 +100,48 @@ def classification(
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
 
+    def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
+        num_examples = batch["valid"].shape[0]
+        if num_examples <= BLOCK or not _has_few_channels(variables.params):
+            return evaluate_all(variables, batch)
+        in_blocks = partial(_sum_of_blocks, evaluate_all)
+        return jax.lax.platform_dependent(
+            variables, batch, cpu=in_blocks, default=evaluate_all
+        )
+
     return Task(init_fn, loss_fn, evaluate_fn)
+
+
+def _has_few_channels(params: PyTree) -> bool:
+    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 4]
+    return 0 < max((kernel.shape[-1] for kernel in kernels), default=0) <= FEW_CHANNELS
+
+
+def _sum_of_blocks(
+    evaluate: Callable[[Variables, Batch], dict[str, Ratio]],
+    variables: Variables,
+    batch: Batch,
+) -> dict[str, Ratio]:
+    """The same, a few examples at a time; blocks of padding alone are passed over."""
+    num_examples = batch["valid"].shape[0]
+    num_blocks = -(-num_examples // BLOCK)
+    width = -(-num_examples // num_blocks)
+
+    def split(leaf: Array) -> Array:  # [M, ...] to [blocks, width, ...]
+        more = [(0, num_blocks * width - num_examples)] + [(0, 0)] * (leaf.ndim - 1)
+        return jnp.pad(leaf, more).reshape(num_blocks, width, *leaf.shape[1:])
+
+    blocks = jax.tree.map(split, batch)
+    shapes = jax.eval_shape(evaluate, variables, jax.tree.map(lambda b: b[0], blocks))
+    nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def add(sums: PyTree, block: Batch) -> tuple[PyTree, None]:
+        found = jax.lax.cond(
+            block["valid"].any(), evaluate, lambda *_: nothing, variables, block
+        )
+        return jax.tree.map(jnp.add, sums, found), None
+
+    return jax.lax.scan(add, nothing, blocks)[0]
 
 
 def next_token(

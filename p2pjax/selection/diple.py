@@ -100,7 +100,7 @@ def bisected(slope: Callable[[Array], Array], tolerance: float) -> Array:
 
     zero, one = jnp.zeros(()), jnp.ones(())
     is_zero = rising(zero) >= 0
-    is_one = ~is_zero & (rising(one) <= 0)
+    is_one = jax.lax.cond(is_zero, jnp.zeros_like, lambda _: rising(one) <= 0, is_zero)
     start = jnp.where(is_one, one, zero), jnp.where(is_zero, zero, one)
     ends = jax.lax.while_loop(proceed, halve, start)
     return (ends[0] + ends[1]) / 2

@@ -1,0 +1,61 @@
+"""What tasks make of their examples, however many are evaluated at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from p2pjax import tasks
+from p2pjax.models import cnn
+
+
+def evaluated(num_examples, num_valid, block, monkeypatch):
+    """Sums over the valid examples, and the gradient of the loss."""
+    monkeypatch.setattr(tasks, "BLOCK", block)
+    module = cnn.CNN((3,), (4,), 3, kernel_size=3)
+    task = tasks.classification(module, (8, 8, 1), tasks.softmax_cross_entropy)
+    rng = np.random.default_rng(0)
+    batch = {
+        "x": rng.normal(size=(num_examples, 8, 8, 1)).astype(np.float32),
+        "y": rng.integers(0, 3, num_examples),
+        "valid": np.arange(num_examples) < num_valid,
+    }
+    batch["x"][num_valid:] = 1e3  # must not count
+    variables = task.init(jax.random.key(0))
+
+    def loss(variables):
+        sums = task.evaluate(variables, batch)
+        return sums["loss"].total, sums
+
+    (_, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables)
+    return sums, gradient
+
+
+@pytest.mark.parametrize("num_valid", [11, 4, 1, 0])
+@pytest.mark.parametrize("block", [1, 4, 10])
+def test_blocks_give_what_all_examples_give(block, num_valid, monkeypatch):
+    """Also where the last block is not full, and where others are padding alone."""
+    whole, gradient = evaluated(11, num_valid, 100, monkeypatch)
+    sums, same_gradient = evaluated(11, num_valid, block, monkeypatch)
+    assert sums["accuracy"].weight == num_valid
+    for found, wanted in zip(
+        jax.tree.leaves((sums, same_gradient)),
+        jax.tree.leaves((whole, gradient)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels, in_blocks", [(3, True), (17, False)])
+def test_only_few_channels_are_evaluated_in_blocks(channels, in_blocks):
+    module = cnn.CNN((channels,), (4,), 3, kernel_size=3)
+    task = tasks.classification(module, (8, 8, 1), tasks.softmax_cross_entropy)
+    variables = jax.eval_shape(task.init, jax.random.key(0))
+    size = tasks.BLOCK + 1
+    batch = {
+        "x": jnp.zeros((size, 8, 8, 1)),
+        "y": jnp.zeros(size, int),
+        "valid": jnp.ones(size, bool),
+    }
+    jaxpr = str(jax.make_jaxpr(task.evaluate)(variables, batch))
+    assert ("scan" in jaxpr) == in_blocks
