@@ -134,12 +134,26 @@ def _sum_slots(block: Array, ids: Array, weight: Array) -> Array:
 
 
 def by_matrix(matrix: Array) -> Combine:
-    """`out = matrix @ block`: for graphs that are nearly complete."""
+    """`out = matrix @ block`: for graphs that are nearly complete.
 
-    def combine(block: Array) -> Array:
+    What diverged reaches those who give it a weight, and nobody else as 0 * inf.
+    """
+
+    def product(matrix: Array, block: Array) -> Array:
         return jnp.tensordot(
             matrix.astype(block.dtype), block, 1, precision=jax.lax.Precision.HIGHEST
         )
+
+    def guarded(block: Array) -> Array:
+        is_lost = ~jnp.isfinite(block)
+        reached = product(matrix != 0, is_lost.astype(block.dtype)) > 0
+        return jnp.where(
+            reached, jnp.nan, product(matrix, jnp.where(is_lost, 0, block))
+        )
+
+    def combine(block: Array) -> Array:
+        is_sound = jnp.isfinite(block).all()
+        return jax.lax.cond(is_sound, lambda b: product(matrix, b), guarded, block)
 
     return combine
 

@@ -89,6 +89,20 @@ def test_in_place_blocks_survive_a_reshape(monkeypatch, shape, columns):
     np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_what_diverged_reaches_those_who_weigh_it():
+    """Slots without weight point at the agent: 0 * NaN must not spread."""
+    ids = np.stack([np.arange(16), *[np.arange(16)] * 3], 1)
+    ids[2, 1] = 5
+    weight = np.zeros((16, 4), np.float32)
+    weight[:, 0], weight[2] = 1, [0.5, 0.5, 0, 0]
+    peers = mixing.Peers(jnp.asarray(ids), jnp.asarray(weight))
+    block = jnp.arange(32.0).reshape(16, 2).at[5, 0].set(jnp.nan)
+    found = np.asarray(jax.jit(mixing.best(peers, np.zeros(16, int)))(block))
+    expected = np.array(block)
+    expected[2] = [np.nan, 0.5 * (5 + 11)]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_matmul_is_for_one_large_group_only():
     peers = mixing.metropolis(topology.complete(12), np.zeros(12, int))
     block = jnp.ones((12, 2)).at[0].set(jnp.inf)
