@@ -76,6 +76,7 @@ def known_losses(losses, permitted, sizes=None):
         loss=None,
         over_pairs=lambda fn, table, split: tables.lookup(losses, table),
         mix=None,
+        sent=lambda params, kept: params,
         gradient=None,
         predictions=None,
         model_size=1,
@@ -354,12 +355,16 @@ class TestPANM:
             (12, 12)
         )
         view = known_losses(losses, tables.everybody(12))
-        selection = panm(
-            num_peers=2, num_candidates=4, second_stage=10, matching_every=5
+        stages = {"second_stage": 10, "matching_every": 5}
+        ask, as_in_the_thesis = (
+            chooser(
+                panm(num_peers=2, num_candidates=4, counts_all=all_, **stages), view
+            )
+            for all_ in (True, False)
         )
-        ask = chooser(selection, view)
         state, sizes = None, []
         for t in range(40):
+            before = state
             _, pulled, state = ask(t, state)
             sizes.append(np.asarray(state.bag).sum(1))
             fetched = pulled.mask.sum(1)
@@ -370,12 +375,35 @@ class TestPANM:
                 assert (sizes[-1] == sizes[-2]).all()
             else:
                 assert (fetched <= 4 + 4 + 2).all() and (fetched >= 4 + 2).all()
+            if t + 1 >= 10:  # as the thesis counts, only what is examined costs
+                _, cheap, _ = as_in_the_thesis(t, before)
+                wanted = (fetched > 2) * (cheap.mask.sum(1))
+                assert (cheap.mask.sum(1) == wanted).all()
+                assert (cheap.mask.sum(1) <= 8).all()
         # Nobody from outside is in anybody's bag, and most of the cluster is; but a
         # bag of two with nearly equal losses takes others for a different group.
         is_inside = (cluster[:, None] == cluster) & ~np.eye(12, dtype=bool)
         bag = np.asarray(state.bag)
         assert (bag <= is_inside).all()
         assert bag.sum() > 0.5 * is_inside.sum()
+
+
+def test_leaves_that_stay_are_not_compared():
+    """Heads are opposite, what is sent is alike; also with one start for all."""
+    params = {"head": jnp.asarray([1.0, -1.0, 1.0]), "body": jnp.asarray([1.0, 2, -3])}
+    start = jax.tree.map(jnp.zeros_like, params)
+    look = viewing(
+        TOY,
+        equal_weights=False,
+        probe=None,
+        local=("params/head",),
+        agent_loop=training.IN_PLACE,
+    )
+    view = look(tables.everybody(3), Variables(params, {}), start, toy_world([0.0] * 3))
+    table = table_of([1, 2], [0, 2], [0, 1])
+    for before in (start, jax.tree.map(lambda leaf: leaf[:1], start)):
+        found = jit(lambda before: view.cosines(before, table))(before)
+        close(found, [[1, -1], [1, -1], [-1, -1]])
 
 
 class TestL2C:
@@ -479,6 +507,19 @@ class TestDiPLe:
         # The others are where their loss is least: they stay alone.
         assert pulled.mask.sum(1).tolist() == [2, 0, 0, 0]
         assert row(peers, 1) == {1: 1.0}
+
+    def test_useless_peers_are_not_asked_under_a_cap_either(self):
+        models = Variables({"x": jnp.zeros(8)}, {})
+        look = viewing(
+            TOY, equal_weights=False, probe=None, local=(), agent_loop=training.IN_PLACE
+        )
+        world = jax.tree.map(jnp.asarray, toy_world(np.zeros(8)))
+        view = look(tables.everybody(8), models, models.params, world)
+        ask = chooser(max_in_load(line_search(num_peers=3), 2), view)
+        shares = jnp.full((8, 8), 0.5).at[:, 4:].set(0)
+        for t in range(5):
+            _, pulled, _ = ask(t, shares)
+            assert pulled.mask.any() and (pulled.ids[pulled.mask] < 4).all()
 
     def test_a_cycle_step_by_step(self):
         """Two agents that ask each other, scalar models, in plain Python."""
@@ -625,6 +666,7 @@ class TestDCliques:
         # A gradient from the clique mate, and models of one or two neighbours.
         assert info.sent.tolist() == info.received.tolist() == [[3, 3, 2, 2]]
         assert info.links.arrived.sum(2).tolist() == [[3, 3, 2, 2]]
+        assert info.merged.arrived.sum(2).tolist() == [[2, 2, 1, 1]]
 
     def test_gradients_that_stay(self):
         algorithm = d_cliques(
@@ -770,6 +812,7 @@ class TestProbe:
         (lambda: dac(sharpness=-1.0), "sharpness=-1.0"),
         (lambda: panm(num_peers=0), "num_peers=0"),
         (lambda: panm(matching_every=0), "matching_every=0"),
+        (lambda: panm(second_stage=1), "second_stage of 2 or more"),
         (lambda: l2c(num_kept=0), "num_kept=0"),
         (lambda: l2c(num_rounds_all=0), "num_rounds_all=0"),
         (lambda: line_search(tolerance=0.7), "tolerance=0.7"),

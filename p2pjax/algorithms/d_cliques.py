@@ -84,6 +84,7 @@ def d_cliques(
             received=info.received + gradients,
             payload=info.payload + gradients * gradient_size,
             links=links,
+            merged=info.links,  # of models; the others are gradients
         )
 
     return base._replace(round=round_fn)

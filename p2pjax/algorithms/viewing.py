@@ -66,6 +66,10 @@ def viewing(
                 agent_loop,
             )
 
+        def sent(params: PyTree, kept: PyTree) -> PyTree:
+            plan = message_plan(Variables(params, {}), local)
+            return where_shared(plan, {"params": params}, {"params": kept})["params"]
+
         def gradient(params: PyTree, split: AgentData) -> PyTree:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, PyTree]:
                 params, stats, examples, size = agent
@@ -95,6 +99,7 @@ def viewing(
             loss=loss_fn,
             over_pairs=over_pairs,
             mix=lambda params, peers: mix_params(params, peers, local),
+            sent=sent,
             gradient=gradient,
             predictions=predictions,
             model_size=message_size(plan),

@@ -8,6 +8,7 @@ Tables of peers are `Topology`: slots with a mask, whose padding points at the a
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from p2pjax import mixing, weights
@@ -34,6 +35,8 @@ class View(NamedTuple):
     # (function, who looks at whom, split of the data) -> [N, C]; 0 in unused slots
     over_pairs: Callable[[PairFn, Topology, AgentData], Array]
     mix: Callable[[PyTree, Peers], PyTree]  # of any tree like `params`
+    # (one tree like `params`, another) -> the one where leaves are sent, else the other
+    sent: Callable[[PyTree, PyTree], PyTree]
     gradient: Callable[[PyTree, AgentData], PyTree]  # of the loss of other parameters
     # class probabilities of the trained models on common examples, [N, Q, k]
     predictions: Callable[[], Array]
@@ -57,7 +60,17 @@ class View(NamedTuple):
 
     def cosines(self, before: PyTree, table: Topology) -> Array:
         """Cosines of what became of `before` in agents and their peers, `[N, C]`."""
-        return mixing.cosines(mixing.Change(self.params, before), table.neighbor)
+        return mixing.cosines(self.learned(before), table.neighbor)
+
+    def learned(self, before: PyTree) -> mixing.Change:
+        """What became of `before`, in the leaves that are sent."""
+        ones = jax.tree.leaves(before)[0].shape[0] == 1  # the same for all
+
+        def spread(leaf: Array) -> Array:
+            return jnp.broadcast_to(leaf, (self.num_agents, *leaf.shape[1:]))
+
+        kept = jax.tree.map(spread, before) if ones else before
+        return mixing.Change(self.sent(self.params, kept), before)
 
     def averaged(self, table: Topology) -> Peers:
         """Means of the agents' and their peers' models, weighted by training data."""

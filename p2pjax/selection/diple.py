@@ -44,9 +44,10 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
     ) -> tuple[Peers, Pulled, Array]:
         del t
         key_draw, key_admit = jax.random.split(key)
-        useful = tables.lookup(shares > 0, view.permitted)
-        wanted = tables.drawn(key_draw, tables.where(useful, view.permitted), num_peers)
-        asked = admitted(key_admit, view, wanted)
+        is_useful = tables.lookup(shares > 0, view.permitted)
+        useful = tables.where(is_useful, view.permitted)
+        wanted = tables.drawn(key_draw, useful, num_peers)
+        asked = admitted(key_admit, view._replace(permitted=useful), wanted)
 
         def best_share(own: Variables, theirs: Variables, batch: Batch) -> Array:
             def loss_at(share: Array) -> Array:

@@ -144,7 +144,7 @@ def validation_slope(view: View, table: Topology, logits: Array) -> Array:
     origin = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[:1]), gradient)
     slopes = mixing.dots(
         mixing.Change(gradient, origin),
-        mixing.Change(view.params, view.before),
+        view.learned(view.before),
         jnp.asarray(table.neighbor),
     )
     return through_softmax(weight, slopes)

@@ -37,6 +37,7 @@ def panm(
     num_candidates: int = 6,
     second_stage: int = 100,
     matching_every: int = 10,
+    counts_all: bool = True,
 ) -> Selection:
     """Personalized adaptive neighbour matching.
 
@@ -46,13 +47,17 @@ def panm(
       num_peers: models to average with.
       num_candidates: peers to compare in a round of the first stage, old neighbours
         included; and at most as many of the bag, and as many others, in a matching.
-      second_stage: the first round, counted from 1, of the second stage.
+      second_stage: the first round, counted from 1, of the second stage; the first
+        stage fills the bag.
       matching_every: rounds from one matching to the next; they happen in rounds whose
         number, counted from 1, it divides.
+      counts_all: False counts messages as the thesis does, whose second stage averages
+        for nothing with peers that were not examined in the same round.
     """
-    if not 1 <= num_peers <= num_candidates or min(second_stage, matching_every) < 1:
+    is_possible = second_stage > 1 and matching_every > 0
+    if not (1 <= num_peers <= num_candidates and is_possible):
         raise InputError(
-            "Need 1 <= num_peers <= num_candidates, and second_stage and "
+            "Need 1 <= num_peers <= num_candidates, second_stage of 2 or more and "
             f"matching_every of 1 or more, got num_peers={num_peers}, "
             f"num_candidates={num_candidates}, second_stage={second_stage} and "
             f"matching_every={matching_every}."
@@ -93,7 +98,8 @@ def panm(
             )
             wanted = tables.drawn(key_merge, inside(bag, view), num_peers)
             chosen = admitted(keys_admit[1], view, wanted, examined)
-            pulled = cost(view, examined, chosen)
+            is_counted = tables.lookup(tables.members(examined), chosen) | counts_all
+            pulled = cost(view, examined, tables.where(is_counted, chosen))
             return chosen, pulled, state._replace(bag=bag)
 
         def keep_bag(state: PANMState) -> tuple[Topology, Array]:

@@ -30,11 +30,12 @@ def view_size(selection: Selection, size: int) -> Selection:
     """The same selection where everybody knows `size` agents at a time.
 
     Whom an agent may fetch from is restricted to those; what the selection remembers of
-    others serves again when they come back.
+    others serves again when they come back. Views should be larger than the number of
+    peers averaged with: these stay, and a view of nobody else never changes.
     """
     if size < 2:
         raise InputError(
-            f"Need views of 2 agents or more, so that they can change, got {size}."
+            f"Need views of 2 agents or more, so that there is a choice, got {size}."
         )
 
     def init_fn(key: Key, view: View) -> ViewSizeState:
