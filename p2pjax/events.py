@@ -131,6 +131,7 @@ class _Simulation:
             [(a.start, a.agent, False) for a in timing.absences]
             + [(a.stop, a.agent, True) for a in timing.absences if a.stop < np.inf]
         )
+        self._absences = np.zeros(num_agents, int)  # that have begun
         self._there = np.ones(num_agents, bool)
         self._come_and_go()
         for agent in np.flatnonzero(self._there):
@@ -232,8 +233,8 @@ class _Simulation:
     def _come_and_go(self) -> None:
         while self._changes and self._changes[0][0] <= self._now:
             _, agent, is_back = self._changes.pop(0)
-            self._there[agent] = is_back
-            self._eligible[agent] = is_back
+            self._absences[agent] += -1 if is_back else 1
+            self._there[agent] = self._eligible[agent] = self._absences[agent] == 0
 
     def _deliver(self) -> None:
         while self._flying and self._flying[0][0] <= self._now:

@@ -176,6 +176,18 @@ def test_wave_widths_and_messages_of_sparse_graphs():
         )
 
 
+def test_absences_may_overlap():
+    rng = np.random.default_rng(0)
+    away = (Absence(0, 1, 10), Absence(0, 2, 3), Absence(1, 4, 6), Absence(1, 5, 9))
+    schedule = events.draw(
+        rng, random_receivers(rng, 6, 2), np.full(6, 5), 15, Timing(absences=away)
+    )
+    for agent, start, stop in ((0, 1, 10), (1, 4, 9)):
+        times = schedule.time[schedule.agent == agent]
+        assert not ((times >= start) & (times < stop)).any()
+        assert (times < start).any() and (times >= stop).any()
+
+
 def test_losses_and_departures_never_stall():
     rng = np.random.default_rng(0)
     away = events.random_absences(rng, 20, 0.3, 2.0)
