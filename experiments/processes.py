@@ -26,6 +26,7 @@ SILENCE_SECONDS = 30  # after which a process counts as dead
 
 # In what JAX, its collectives and orbax say when another process has gone.
 _SIGNS = ("gloo", "nccl", "coordination", "heartbeat", "barrier", "connection")
+_OWN_ERRORS = (OSError, MemoryError)  # whose texts may have such words in paths
 
 
 class Seat(NamedTuple):
@@ -98,6 +99,17 @@ def join(seat: Seat, when_lost: str) -> None:
     os.dup2(stderr, 2)
     os.close(stderr)
     _last_words(when_lost)
+    meet("all have joined")
+
+
+def meet(name: str) -> None:
+    """Waits until all processes are here.
+
+    A group of devices must first exchange something within 30 seconds of each other;
+    after a meeting, which may take any time, they do.
+    """
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
 
 
 def _check_port(coordinator: str) -> None:
@@ -192,7 +204,8 @@ def run(main: Callable[[], None], when_lost: str) -> None:
 
 def _tells_of_a_loss(error: BaseException | None) -> bool:
     while error is not None:
-        if any(sign in str(error).lower() for sign in _SIGNS):
+        is_own = isinstance(error, _OWN_ERRORS)
+        if not is_own and any(sign in str(error).lower() for sign in _SIGNS):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from p2pjax import InputError, metrics
 
@@ -64,7 +65,13 @@ def reopen(workdir: str | None, flags_text: str) -> Path:
         )
     before = (folder / "run.flags").read_text().splitlines()
     changed = sorted(set(flags_text.splitlines()) ^ set(before))
-    if changed:
+    if changed and all(line.startswith("--num_devices=") for line in changed):
+        logging.warning(
+            "The run has had another number of devices (%s): what comes now is the "
+            "same to six digits only.",
+            " ".join(changed),
+        )
+    elif changed:
         raise InputError(
             f"Need the flags of the run in {folder} to resume it, but these differ: "
             f"{' '.join(changed)}; pass --flagfile={folder}/run.flags and no others."
@@ -139,7 +146,7 @@ def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row
         }
         for same in finals.values()
         for name in names
-        if name in same[0]
+        if all(name in row for row in same)
     ]
     summary = {"experiment": experiment, "rows": rows, "environment": environment()}
     write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")

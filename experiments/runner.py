@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from absl import logging
 
@@ -100,12 +101,28 @@ def _run_left(folder: Path, jobs: Sequence[Job], also: Sequence[Writer]) -> None
             if batch.kind != kind:
                 progress.say(f"{batch.label}: compiling")
             with devices_of(batch.start.world):
+                _tell_of_idle_devices(batch)
                 _run_batch(folder, batch, position, progress, also)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
                 _append(folder, "timing.jsonl", timing)
             position, kind = Position(batch.after), batch.kind
+
+
+def _tell_of_idle_devices(batch: Batch) -> None:
+    used = jax.sharding.get_mesh().size
+    there = common.NUM_DEVICES.value or used
+    if used < there:
+        logging.log_first_n(
+            logging.WARNING,
+            "%d agents use %d of %d devices: a number that more of them divide would "
+            "be faster.",
+            1,
+            batch.start.world.cluster.shape[-1],
+            used,
+            there,
+        )
 
 
 def _run_batch(
@@ -160,6 +177,7 @@ def _started(
     firsts = range(position.num_rounds, num_rounds, eval_every)
     for length in {min(eval_every, num_rounds - first) for first in firsts}:
         compiled(batch.start, algorithm, length, evaluate)
+    processes.meet(f"{batch.label}: compiled")
     found = snapshots(
         batch.start,
         algorithm,

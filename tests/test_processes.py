@@ -135,6 +135,13 @@ OTHERS = {
     "mnist": (*TINY_DIGITS, "--values=5"),
     "associative": ("--modified=1", "--shared_hidden=300", "--batch_size=3"),
     "next_word": ("--methods=dpsgd,p2p_bn", "--num_words=20", "--units=4"),
+    "connections": (
+        "--methods=pens,aucccr,d_cliques",
+        "--dataset=digits",
+        "--train_size=20",
+        "--probe_size=20",
+        "--batch_size=10",
+    ),
     "virtual": (
         "--methods=virtual",
         "--size=8",
@@ -371,6 +378,7 @@ def test_processes_share_agents_evenly(monkeypatch):
         (ValueError("UNKNOWN: Gloo all-reduce failed: Connection closed"), True),
         (RuntimeError("UNAVAILABLE: coordination service: Socket closed"), True),
         (ValueError("shapes do not fit"), False),
+        (OSError(28, "No space left", "/runs/connections/checkpoints"), False),
     ],
 )
 def test_what_tells_of_a_lost_process(error, is_loss):

@@ -147,6 +147,17 @@ def test_resuming_a_finished_run_changes_nothing(run, whole):
     assert (folder / "metrics.jsonl").read_bytes() == whole
 
 
+def test_another_number_of_devices_may_go_on(run, whole, caplog):
+    folder = run(*ARGS)
+    text = (folder / "run.flags").read_text()
+    changed = text.replace("--num_devices=4", "--num_devices=2")
+    assert changed != text
+    (folder / "run.flags").write_text(changed)
+    run(f"--flagfile={folder / 'run.flags'}", "--resume", "--num_devices=4")
+    assert "another number of devices (--num_devices=2 --num_devices=4)" in caplog.text
+    assert (folder / "metrics.jsonl").read_bytes() == whole
+
+
 def test_resume_refuses_other_flags_and_other_folders(run, capsys, tmp_path):
     folder = run(*TINY, "--levels=0")
     flagfile = f"--flagfile={folder / 'run.flags'}"
