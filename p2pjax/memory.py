@@ -19,6 +19,7 @@ from p2pjax.simulate import Evaluate, Start, compiled, initial_shapes
 from p2pjax.types import Key, PyTree
 
 _MEMINFO = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")  # of containers and batch systems
 
 
 class Need(NamedTuple):
@@ -97,9 +98,22 @@ def _free_on_host() -> int | None:
         fields = dict(
             line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if line
         )
-        return int(fields["MemAvailable"].split()[0]) * 1024
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+        return min([available, *_free_in_group()])
     except (OSError, ValueError, KeyError):  # not Linux
         return _free_pages()
+
+
+def _free_in_group() -> list[int]:
+    """What a container or a batch system leaves to this process; nothing if all."""
+    try:
+        limit, used = ((_GROUP / f"memory.{n}").read_text() for n in ("max", "current"))
+        stat = dict(
+            line.split() for line in (_GROUP / "memory.stat").read_text().splitlines()
+        )
+        return [int(limit) - int(used) + int(stat["inactive_file"])]
+    except (OSError, ValueError, KeyError):  # no limit, or no such groups
+        return []
 
 
 def _free_pages() -> int | None:

@@ -71,6 +71,13 @@ def test_free_memory_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(memory, "_MEMINFO", meminfo)
     meminfo.write_text("MemTotal:  9 kB\nMemFree: 3 kB\nMemAvailable:    5 kB\n")
     assert memory.free() == 5 * 1024
+    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    for name, text in (("max", "4000\n"), ("current", "3000\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 700\n")
+    assert memory.free() == 1700  # of the group
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free() == 5 * 1024
     for text in ("MemTotal: 9 kB\n", "nonsense"):  # an old kernel, something else
         meminfo.write_text(text)
         pages = {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}
