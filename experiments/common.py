@@ -145,7 +145,7 @@ def _start(main: Callable[[], None]) -> None:
         NUM_PROCESSES.value, PROCESS_ID.value, COORDINATOR.value, CLUSTER.value
     )
     num_devices = (NUM_DEVICES.value or 0) // (NUM_PROCESSES.value or 1)
-    sharding.use_cpu_devices(num_devices or _num_cores())
+    sharding.use_cpu_devices(num_devices or num_cores())
     if seat is None:
         settle_defaults()
         main()
@@ -237,7 +237,8 @@ def learning_rate(default: float) -> float:
     return rate
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """That this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on every system
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import run_folder
+from experiments import common, run_folder
 from p2pjax import InputError
 
 ROOT = Path(__file__).parents[2]
-NUM_CORES = len(os.sched_getaffinity(0))
+NUM_CORES = common.num_cores()
 
 
 class Answer(NamedTuple):

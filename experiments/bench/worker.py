@@ -29,11 +29,11 @@ def main() -> None:
         work = run()
         seconds = time.perf_counter() - start
         cpu_seconds = time.process_time() - cpu_start
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         answer = {
             "seconds": seconds,
             "work": work,
-            "gigabytes": kilobytes / 1e6,
+            "gigabytes": most / (1e9 if sys.platform == "darwin" else 1e6),
             "cpu_seconds": cpu_seconds,
         }
         print(json.dumps(answer), file=answers, flush=True)
