@@ -10,7 +10,7 @@ hosts.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from absl import flags
 from matplotlib.figure import Figure
 
 from data import digits, hospital, mnist, npz
-from experiments import common, figures, run_folder, runner
+from experiments import common, figures, jobs, run_folder, runner
 from experiments.runner import Program
 from p2pjax import InputError, label_skew, metrics, partition, tasks, training
 from p2pjax.algorithms import combination as rules
@@ -247,12 +247,12 @@ def make_jobs() -> list[runner.Job]:
                 f"Need splits among {', '.join(hospital.SPLITS)}, got '{unknown[0]}'."
             )
         settings = [
-            ({"split": name}, cache(partial(hospital_world, examples, name)))
+            ({"split": name}, jobs.kept(partial(hospital_world, examples, name)))
             for name in _SPLITS.value
         ]
     else:
         settings = [
-            ({"hosts": hosts}, cache(partial(digits_world, examples, hosts)))
+            ({"hosts": hosts}, jobs.kept(partial(digits_world, examples, hosts)))
             for hosts in common.integers("hosts", _HOSTS.value)
         ]
     programs = {scheme: build_program(scheme, task) for scheme in _SCHEMES.value}

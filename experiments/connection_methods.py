@@ -11,7 +11,15 @@ from absl import flags
 
 from experiments import common
 from experiments.jobs import Program
-from p2pjax import InputError, data, graphs, metrics, peer_evaluation, training
+from p2pjax import (
+    InputError,
+    data,
+    graphs,
+    metrics,
+    peer_evaluation,
+    sharding,
+    training,
+)
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.algorithms.d_cliques import d_cliques
 from p2pjax.algorithms.diple import diple
@@ -49,6 +57,12 @@ _MATCHING_EVERY = flags.DEFINE_integer(
     10,
     "Rounds between two matchings of PANM: the fewer, the more messages.",
     lower_bound=1,
+)
+_COUNTS_ALL = flags.DEFINE_bool(
+    "counts_all",
+    True,
+    "All messages of PANM; with --nocounts_all as the thesis counts them, without "
+    "those of averaging in the second stage.",
 )
 _ROUNDS_WITH_ALL = flags.DEFINE_integer(
     "rounds_with_all",
@@ -100,13 +114,15 @@ _PROBE_SIZE = flags.DEFINE_integer(
 _MAX_IN_LOAD = flags.DEFINE_integer(
     "max_in_load",
     None,
-    "Most agents that may fetch from one agent in a round; no limit if not given.",
+    "Most agents that may fetch from one agent in a round, but for d_cliques; no "
+    "limit if not given.",
     lower_bound=1,
 )
 _VIEW_SIZE = flags.DEFINE_integer(
     "view_size",
     None,
-    "Agents that everybody knows at a time, by gossip; all if not given.",
+    "Agents that everybody knows at a time, by gossip, more than --degree, where "
+    "methods have no graph; all if not given.",
     lower_bound=2,
 )
 
@@ -133,9 +149,9 @@ def _degree() -> int:
     return common.DEGREE.value or 3
 
 
-def _part_of_rounds(given: int | None, parts: int) -> int:
+def _part_of_rounds(given: int | None, parts: int, least: int = 1) -> int:
     """What the flag says, or a share of all rounds."""
-    return given or max(1, common.NUM_ROUNDS.value // parts)
+    return given or max(least, common.NUM_ROUNDS.value // parts)
 
 
 def _probe(subject: Subject, world: World) -> Probe:
@@ -159,20 +175,30 @@ def _probed(world: World) -> dict[str, np.ndarray]:
 def _pulling(
     selection: Selection, subject: Subject, run: Run, graph: Graphs | None = None
 ) -> Algorithm:
-    """A selection under the caps of the flags."""
-    if _VIEW_SIZE.value is not None and graph is None:
-        selection = view_size(selection, _VIEW_SIZE.value)
-    if _MAX_IN_LOAD.value is not None:
-        selection = max_in_load(selection, _MAX_IN_LOAD.value)
+    """A selection among all agents, or those of a graph."""
     return pull(
         subject.task,
         training.gradient_descent(subject.task, subject.optimizer),
-        selection,
+        _capped(selection, sees_all=graph is None),
         graph,
         batch_size=common.BATCH_SIZE.value,
         probe=_probe(subject, run.world),
         agent_loop=common.agent_loop(subject.task),
     )
+
+
+def _capped(selection: Selection, sees_all: bool) -> Selection:
+    """Under the caps of the flags; a graph says whom agents know."""
+    if _VIEW_SIZE.value is not None and sees_all:
+        if _VIEW_SIZE.value <= _degree():
+            raise InputError(
+                f"Need --view_size above the {_degree()} peers averaged with, which "
+                f"stay known, got {_VIEW_SIZE.value}."
+            )
+        selection = view_size(selection, _VIEW_SIZE.value)
+    if _MAX_IN_LOAD.value is not None:
+        selection = max_in_load(selection, _MAX_IN_LOAD.value)
+    return selection
 
 
 def _sparse(subject: Subject, run: Run) -> Algorithm:
@@ -216,8 +242,9 @@ def _panm(compared_by: str, subject: Subject, run: Run) -> Algorithm:
         similarity=similarity,
         num_peers=_degree(),
         num_candidates=_NUM_CANDIDATES.value,
-        second_stage=_part_of_rounds(_SECOND_STAGE.value, 5),
+        second_stage=_part_of_rounds(_SECOND_STAGE.value, 5, least=2),
         matching_every=_MATCHING_EVERY.value,
+        counts_all=_COUNTS_ALL.value,
     )
     return _pulling(chosen, subject, run)
 
@@ -233,11 +260,7 @@ def _l2c(subject: Subject, run: Run) -> Algorithm:
 
 def _diple(subject: Subject, run: Run) -> Algorithm:
     del run
-    chosen = line_search(num_peers=_degree())
-    if _VIEW_SIZE.value is not None:
-        chosen = view_size(chosen, _VIEW_SIZE.value)
-    if _MAX_IN_LOAD.value is not None:
-        chosen = max_in_load(chosen, _MAX_IN_LOAD.value)
+    chosen = _capped(line_search(num_peers=_degree()), sees_all=True)
     return diple(
         subject.task,
         training.gradient_descent(subject.task, subject.optimizer),
@@ -291,7 +314,7 @@ def found_groups(
     if limit is None:
         tenths = 4 if len(np.unique(subject.cluster)) == 2 else 2
         limit = max(1, len(subject.cluster) * tenths // 10)
-    features = aucccr.profiles(np.asarray(outputs), _probed(world)["y"])
+    features = aucccr.profiles(sharding.on_host(outputs), _probed(world)["y"])
     return aucccr.groups(rng, features, aucccr.root_of_size(limit))
 
 

@@ -78,7 +78,7 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
     sparse = runs_of.get("sparse")
     for method, runs in runs_of.items():
         accuracy = curves(runs, "accuracy")
-        stable = statistics.top_ua_stable_max(accuracy)
+        stable = statistics.top_ua_stable_max(accuracy, lengths=_windows(runs))
         last = [run[-1] for run in runs]
         messages, num_bytes = (
             float(np.mean([row[name] for row in last]))
@@ -99,6 +99,12 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
             f"{_number(share_at_the_end(runs), '.3f'):<10}"
             f"{'' if known is None else f' {known:.2f}'}"
         )
+
+
+def _windows(runs: Runs) -> list[int]:
+    """The thesis' windows, which are rounds, in evaluations."""
+    every = runs[0][0]["round"]
+    return [length // every for length in statistics.STABLE_LENGTHS]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -24,11 +24,14 @@ Study = Mapping[str, Runs]  # by method
 
 def finished(folder: Path) -> Study:
     """Evaluations by method and run, of methods whose runs have all ended."""
+    settings = run_folder.settings(folder)
+    ends = [int(settings["num_rounds"])] * int(settings["num_runs"])
     runs_of = connection_results.runs_by_method(folder)
-    ends = {name: [run[-1]["round"] for run in runs] for name, runs in runs_of.items()}
-    last = max(end for found in ends.values() for end in found)
-    most = max(len(found) for found in ends.values())
-    return {name: runs for name, runs in runs_of.items() if ends[name] == [last] * most}
+    return {
+        name: runs
+        for name, runs in runs_of.items()
+        if [run[-1]["round"] for run in runs] == ends
+    }
 
 
 def accuracy(study: Study, method: str) -> str:
@@ -57,7 +60,8 @@ def in_cluster(study: Study, method: str) -> str:
 
 def gini(study: Study, method: str) -> str:
     """Of the messages that agents sent, over all rounds."""
-    return _short(np.mean([run[-1]["gini"] for run in study[method]]))
+    last = [run[-1].get("gini", np.nan) for run in study[method]]
+    return _short(float(np.mean(last)))
 
 
 def messages(study: Study, method: str) -> str:

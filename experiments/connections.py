@@ -5,8 +5,8 @@ r"""Whom agents connect with, where some are alike (Sajina 2025, third study).
 
 Agents are in clusters of which they know nothing (`connection_worlds`), and methods
 choose peers in their own ways (`connection_methods`). A round is a local epoch of
-everybody. What counts is the accuracy of trained models before they are averaged, and
-what was sent for it.
+everybody. What counts is the accuracy of trained models before they are averaged (of
+D-Cliques, which averages after each step, after that), and what was sent for it.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,7 @@ from experiments import (
     connection_thesis,
     connection_worlds,
     figures,
+    jobs,
     run_folder,
     runner,
 )
@@ -49,7 +50,7 @@ from p2pjax.models.gru import NextWord
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(connection_methods)
 
-SUBREDDITS = ("politics", "leagueoflegends", "nba", "Bitcoin")
+SUBREDDITS = ["politics", "leagueoflegends", "nba", "Bitcoin"]
 SMALLEST_CONVOLVED = 24  # pixels of a side
 GLYPHS_EACH = 200  # images per agent
 _STUDY = flags.DEFINE_enum(
@@ -114,6 +115,12 @@ _MIN_TRAIN = flags.DEFINE_integer(
 _MAX_TRAIN = flags.DEFINE_integer(
     "max_train", None, "Most training samples of a user; no limit if not given."
 )
+_SUBREDDITS = flags.DEFINE_list(
+    "subreddits",
+    SUBREDDITS,
+    "Clusters of --dataset=reddit, of which the first --num_clusters count. The thesis "
+    "has the mean over all pairs of these four where it has two.",
+)
 _METHODS = flags.DEFINE_list(
     "methods",
     None,
@@ -163,7 +170,9 @@ def load_documents() -> Documents:
 
     loaders: dict[str, Callable[[str], Documents]] = {
         "shakespeare": lambda path: shakespeare.by_play(shakespeare.load(path)),
-        "reddit": partial(reddit.load, subreddits=SUBREDDITS[:num_clusters]),
+        "reddit": partial(
+            reddit.load, subreddits=tuple(_SUBREDDITS.value[:num_clusters])
+        ),
     }
     _check_dataset(["speakers", *loaders])
     note = "generated texts of speakers are used"
@@ -237,6 +246,11 @@ def make_jobs() -> list[runner.Job]:
         left_out = {*NOT_DEFAULT, "aucccr"} if subject.is_text else set(NOT_DEFAULT)
         methods = [name for name in METHODS if name not in left_out]
     facts = {"parameters": connection_methods.parameters_of(subject.task)}
+    programs = {
+        method: connection_methods.build_programs(method, subject, worlds)
+        for method in methods
+    }
+    held = [jobs.own_examples(world) for world in worlds]
     return [
         runner.Job(
             scheme=method,
@@ -244,17 +258,11 @@ def make_jobs() -> list[runner.Job]:
             run=run,
             algorithm=program.algorithm,
             evaluate=program.evaluate,
-            make_world=partial(_given, world),
+            make_world=partial(_given, held[run]),
             facts=facts,
         )
         for method in methods
-        for run, (program, world) in enumerate(
-            zip(
-                connection_methods.build_programs(method, subject, worlds),
-                worlds,
-                strict=True,
-            )
-        )
+        for run, program in enumerate(programs[method])
     ]
 
 

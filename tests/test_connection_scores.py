@@ -17,7 +17,7 @@ def rows(method, run, curve, messages, shares=(None, None)):
             "round": number * 10,
             "accuracy": value,
             "messages": number * messages,
-            "gini": 0.25,
+            **({} if messages == 0 else {"gini": 0.25}),
             **({} if share is None else {"in_cluster": share}),
         }
         for number, (value, share) in enumerate(
@@ -31,14 +31,18 @@ STUDY = [
     *rows("sparse", 1, [0.5, 0.2], 30),
     *rows("pens", 0, [0.1, 0.6], 40, (0.5, 0.9)),
     *rows("pens", 1, [0.8, 0.1], 40, (0.5, 0.8)),
+    *rows("local", 0, [0.2, 0.1], 0),
+    *rows("local", 1, [0.1, 0.2], 0),
     *rows("dac", 0, [0.1, 0.35], 30),
     *rows("dac", 1, [0.1], 30),  # has not ended
 ]
 
 
-def folder(path, written, flags="--study=rotation\n--num_clusters=2\n--nobilevel\n"):
+def folder(
+    path, written, flags="--study=rotation\n--num_clusters=2\n--nobilevel\n", num_runs=2
+):
     path.mkdir()
-    (path / "run.flags").write_text(flags)
+    (path / "run.flags").write_text(f"{flags}--num_rounds=20\n--num_runs={num_runs}\n")
     lines = "".join(json.dumps(row) + "\n" for row in written)
     (path / "metrics.jsonl").write_text(lines)
     return str(path)
@@ -47,7 +51,7 @@ def folder(path, written, flags="--study=rotation\n--num_clusters=2\n--nobilevel
 def test_tables_over_studies(tmp_path, capsys):
     one = folder(tmp_path / "one", STUDY)
     cifar = "--study=swap\n--num_clusters=4\n--dataset=cifar10\n"
-    other = folder(tmp_path / "other", rows("oracle", 0, [0.7, 0.6], 30), cifar)
+    other = folder(tmp_path / "other", rows("oracle", 0, [0.7, 0.6], 30), cifar, 1)
     connection_scores.main([one, other])
     accuracy, thesis, in_cluster, gini, messages = (
         table.splitlines() for table in capsys.readouterr().out.split("\n\n")
@@ -57,19 +61,22 @@ def test_tables_over_studies(tmp_path, capsys):
         "|---|---|---|",
         "| sparse | .450* |  |",  # fewer messages until its best than pens
         "| pens | .700* (+.250, p .1) |  |",  # t = 5 with one degree of freedom
+        "| local | .200* (-.250, p .1) |  |",
         "| oracle |  | .700* |",
     ]
     assert thesis[2:] == [
         "| sparse | 48.53 |",
         "| pens | 48.52 |",
+        "| local |  |",
         "| oracle | 46.83 |",
     ]
     assert in_cluster[2:] == [
         "| sparse | - |  |",
         "| pens | .850 |  |",
+        "| local | - |  |",
         "| oracle |  | - |",
     ]
-    assert gini[3] == "| pens | .250 |  |"
+    assert gini[3:5] == ["| pens | .250 |  |", "| local | - |  |"]
     assert messages[3] == "| pens | 80 |  |"
 
 

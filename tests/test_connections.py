@@ -18,7 +18,7 @@ from experiments import (
     run_folder,
 )
 from experiments.connection_worlds import Setup
-from p2pjax import data
+from p2pjax import data, statistics
 from p2pjax.data import Examples
 from p2pjax.types import InputError
 
@@ -259,6 +259,23 @@ def test_best_accuracy_costs_what_was_sent_until_then():
     assert connection_results.at_best(runs) == pytest.approx((0.7, 4.5))
 
 
+def test_a_run_may_lack_what_others_have(tmp_path):
+    """Agents of one run sent nothing: no Gini coefficient of the scheme."""
+    for run, more in ((0, {"gini": 0.5}), (1, {})):
+        run_folder.append(tmp_path, "metrics.jsonl", row("a", run, 1, 0.5, 0) | more)
+    found = run_folder.summarize(tmp_path, "connections", ("accuracy", "gini"))
+    assert [one["metric"] for one in found] == ["accuracy"]
+
+
+def test_stable_means_rounds_however_often_they_are_evaluated():
+    rising = np.minimum(np.arange(1, 61) / 40, 0.5)  # flat from round 20 on
+    for every in (1, 2, 4):
+        runs = [[row("a", 0, n, rising[n - 1], 3 * n) for n in range(every, 61, every)]]
+        accuracy = connection_results.curves(runs, "accuracy")
+        windows = connection_results._windows(runs)
+        assert statistics.top_ua_stable_max(accuracy, lengths=windows) == 0.5
+
+
 def test_share_over_the_last_tenth():
     shares = [0.0] * 18 + [0.5, 1.0]
     runs = [[row("a", 0, n + 1, 0.5, 3, share) for n, share in enumerate(shares)]]
@@ -302,6 +319,7 @@ def test_column_of_the_thesis(flags, column):
         (("--study=text", "--dataset=mnist"), "among speakers, .* got mnist"),
         (("--study=text", "--methods=aucccr"), "leave it out of --methods"),
         (("--test_share=1.5",), "test share above 0 and below 1, got 1.5"),
+        (("--methods=dac", "--view_size=3"), "above the 3 peers averaged with"),
         (("--train_size=5",), "each of the 10 classes of agent 0, got a size of 5"),
     ],
 )
@@ -387,8 +405,8 @@ class TestEveryMethod:
 
         capped = last("--methods=pens", "--max_in_load=3", "--second_stage=9")
         assert max(capped["agent_messages"]) <= 3 * 10
-        seen = last("--methods=pens", "--view_size=2", "--second_stage=9")
-        assert seen["messages"] <= 2 * 10
+        seen = last("--methods=pens", "--view_size=4", "--second_stage=9")
+        assert seen["messages"] <= 4 * 10
         short = last("--methods=pens", "--second_stage=2", "--num_candidates=4")
         assert short["messages"] <= 4 + 9 * 3
 
