@@ -22,15 +22,9 @@ from report_pages import (
     write_folder,
 )
 
-from experiments import (
-    report,
-    report_charts,
-    report_data,
-    report_folder,
-    report_svg,
-    run_folder,
-)
-from experiments.report_charts import Line, Point, Series
+from experiments import run_folder
+from experiments.report import charts, command, measures, reading, svg
+from experiments.report.charts import Line, Point, Series
 
 ROOT = Path(__file__).parents[1]
 STRANGE = '<b>"&'
@@ -44,34 +38,34 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def command():
+def report_on():
     """Runs the command inside this process."""
     with flagsaver.flagsaver():
 
         def run(*args):
-            report.run(report.parse_flags(["report", *map(str, args)]))
+            command.run(command.parse_flags(["report", *map(str, args)]))
 
         yield run
 
 
 @pytest.fixture
-def page(command):
+def page(report_on):
     """The page about some folders, parsed."""
 
     def make(*folders):
-        command(*folders)
+        report_on(*folders)
         return Page((folders[0] / "report.html").read_text())
 
     return make
 
 
 @pytest.fixture
-def refused(command, capsys):
+def refused(report_on, capsys):
     """Runs with bad input; returns what standard error said."""
 
     def run(*args):
         with pytest.raises(SystemExit) as exit_info:
-            command(*args)
+            report_on(*args)
         assert exit_info.value.code == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
@@ -147,7 +141,7 @@ def test_agrees_with_summary(folder):
     """The folder's own summary has the same numbers."""
     path = folder(level_rows())
     theirs = run_folder.summarize(path, "tiny", ("accuracy",))
-    ours = report_data.results(report_folder.read_folder(path, "run"))
+    ours = measures.results(reading.read_folder(path, "run"))
     for their, our in zip(theirs, ours, strict=True):
         assert [their[name] for name in NUMBERS] == [our[name] for name in NUMBERS]
 
@@ -338,7 +332,7 @@ def test_way_to_the_end_stays_in_the_chart(folder, page):
     rows = [make_row("a", 0, n, value, bytes=n) for n, value in enumerate(values)]
     (costs,) = page(folder(rows)).charts("Accuracy over bytes sent")
     assert num_points(costs, "line trail") == [2, 2]
-    frame = report_svg.Frame()
+    frame = svg.Frame()
     for tag, attributes, _ in costs:
         if tag == "polyline":
             heights = [float(p.split(",")[1]) for p in attributes["points"].split()]
@@ -353,9 +347,9 @@ def test_folder_without_flags_or_setting(folder, page):
     assert float(row["median"]) == 0.25
 
 
-def test_output(folder, command, tmp_path, capsys):
+def test_output(folder, report_on, tmp_path, capsys):
     path, output = folder(level_rows()), tmp_path / "page.html"
-    command(path, f"--output={output}")  # flags may come last
+    report_on(path, f"--output={output}")  # flags may come last
     assert Page(output.read_text()).all("svg", "chart")
     assert not (path / "report.html").exists()
     assert str(output) in capsys.readouterr().out
@@ -410,7 +404,7 @@ def test_no_rows(folder, refused, text):
     [(0, 1), (0.07, 0.95), (3, 3), (0, 0), (-5, 17), (0, 1e9), (0.5, 0.501)],
 )
 def test_ticks_enclose(low, high):
-    ticks = report_svg.round_ticks(low, high)
+    ticks = svg.round_ticks(low, high)
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 2 <= len(ticks) <= 8
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
@@ -419,16 +413,16 @@ def test_ticks_enclose(low, high):
 def test_chart_places():
     """Pixels are where the scales say."""
     points = [Point(x, y, y, y) for x, y in ((0, 0.0), (5, 0.5), (10, 1.0))]
-    (series,) = report_charts.styled([[Line("a", points)]])[0]
+    (series,) = charts.styled([[Line("a", points)]])[0]
     assert series == Series("a", points, 0)
     x, y = (
-        report_svg.tight_axis("x", [0, 10]),
-        report_svg.enclosing_axis("y", [0, 1]),
+        svg.tight_axis("x", [0, 10]),
+        svg.enclosing_axis("y", [0, 1]),
     )
-    frame = report_svg.Frame()
-    assert report_svg.position(y, 0.0, frame.bottom, frame.top) == frame.bottom
-    assert report_svg.position(y, 1.0, frame.bottom, frame.top) == frame.top
-    drawn = Page(report_charts.line_chart("t", [series], x, y))
+    frame = svg.Frame()
+    assert svg.position(y, 0.0, frame.bottom, frame.top) == frame.bottom
+    assert svg.position(y, 1.0, frame.bottom, frame.top) == frame.top
+    drawn = Page(charts.line_chart("t", [series], x, y))
     ((attributes, _),) = drawn.all("polyline")
     places = np.array([p.split(",") for p in attributes["points"].split()], float)
     np.testing.assert_allclose(places[1], (places[0] + places[2]) / 2, atol=0.1)
@@ -436,7 +430,7 @@ def test_chart_places():
 
 
 def test_examples_in_docstrings():
-    for module in (report_charts, report_data, report_svg):
+    for module in (charts, measures, svg):
         result = doctest.testmod(module)
         assert result.attempted
         assert not result.failed

@@ -15,7 +15,7 @@ from report_pages import (
     write_folder,
 )
 
-from experiments import report, report_folder
+from experiments.report import command, reading
 
 CLUSTER = [n % 3 for n in range(12)]
 MEASURE = """<script>
@@ -54,9 +54,9 @@ def test_in_browser(tmp_path, width, dark):
         write_folder(tmp_path, scheme_rows(names, **agents), "schemes"),
         write_folder(tmp_path, rows, "peers", links=links),
     ]
-    folders = [report_folder.read_folder(path, path.name) for path in paths]
+    folders = [reading.read_folder(path, path.name) for path in paths]
     measured, picture = tmp_path / "measured.html", tmp_path / "report.png"
-    text = report.page(folders)
+    text = command.page(folders)
     measured.write_text(text.replace("</body>", f"{MEASURE}</body>"))
     done = subprocess.run(
         [

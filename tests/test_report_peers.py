@@ -19,7 +19,7 @@ from report_pages import (
     write_folder,
 )
 
-from experiments import report, report_folder, report_graphs
+from experiments.report import command, graphs, reading
 from p2pjax import statistics
 
 CLUSTER = [0, 1, 0, 1, 2, 2, 0, 1]
@@ -35,13 +35,13 @@ TABLES = {
 
 def page_about(*folders):
     with flagsaver.flagsaver():
-        report.run(report.parse_flags(["report", *map(str, folders)]))
+        command.run(command.parse_flags(["report", *map(str, folders)]))
     return Page((folders[0] / "report.html").read_text())
 
 
 def exchanges(messages, cluster=CLUSTER):
     receiver, sender = np.nonzero(messages)
-    return report_folder.Exchanges(
+    return reading.Exchanges(
         0, np.array(cluster), receiver, sender, messages[receiver, sender]
     )
 
@@ -190,7 +190,7 @@ def test_links_end_at_their_agents():
     table = np.zeros((3, 3), int)
     table[2, 0] = 1  # 2 received from 0
     table[1, 2] = table[2, 1] = 1
-    drawn = Page(report_graphs.network("t", exchanges(table, [0, 0, 0])))
+    drawn = Page(graphs.network("t", exchanges(table, [0, 0, 0])))
     nodes = [[float(a["cx"]), float(a["cy"])] for a, _ in drawn.all("circle")]
     (path,) = [a["d"] for a, _ in drawn.all("path")]
     strokes = [
@@ -210,13 +210,13 @@ def test_links_end_at_their_agents():
 
 def test_same_input_same_drawing():
     found = exchanges(TABLES["learned"])
-    assert report_graphs.network("t", found) == report_graphs.network("t", found)
+    assert graphs.network("t", found) == graphs.network("t", found)
 
 
 def test_dense_graphs_show_the_strongest_links():
     found = exchanges(TABLES["learned"])
-    assert not report_graphs.is_sparse(found)
-    links = report_graphs.drawn_links(found)
+    assert not graphs.is_sparse(found)
+    links = graphs.drawn_links(found)
     for agent, cluster in enumerate(CLUSTER):
         heard = [link for link in links if link.receiver == agent]
         assert len(heard) == 3
@@ -225,9 +225,9 @@ def test_dense_graphs_show_the_strongest_links():
         assert len(inside) == min(3, alike)
         assert all(link.messages == 4 for link in inside)
     equal = exchanges(1 - np.eye(SIZE, dtype=int))
-    assert not report_graphs.drawn_links(equal)  # none stands out
+    assert not graphs.drawn_links(equal)  # none stands out
     many = exchanges(ring_table(201), [0] * 201)
-    assert not report_graphs.drawn_links(many)
+    assert not graphs.drawn_links(many)
 
 
 def test_parts_stay_in_the_drawing():
@@ -235,7 +235,7 @@ def test_parts_stay_in_the_drawing():
     table = np.zeros((SIZE, SIZE), int)
     table[:3, :3] = table[3:7, 3:7] = 2
     np.fill_diagonal(table, 0)
-    drawn = Page(report_graphs.network("t", exchanges(table)))
+    drawn = Page(graphs.network("t", exchanges(table)))
     places = np.array(
         [[float(a["cx"]), float(a["cy"])] for a, _ in drawn.all("circle")]
     )
@@ -249,7 +249,7 @@ def test_parts_stay_in_the_drawing():
 @pytest.mark.parametrize("max_cells", [128, 3])
 def test_heat_map(monkeypatch, max_cells):
     """Receivers are rows; where agents are too many, cells are means over pairs."""
-    monkeypatch.setattr(report_graphs, "MAX_CELLS", max_cells)
+    monkeypatch.setattr(graphs, "MAX_CELLS", max_cells)
     rng = np.random.default_rng(0)
     messages = rng.integers(0, 9, (SIZE, SIZE)) * (1 - np.eye(SIZE, dtype=int))
     found = exchanges(messages)
@@ -266,10 +266,10 @@ def test_heat_map(monkeypatch, max_cells):
             for rows in groups
         ]
     )
-    table = report_graphs.messages_by_pair(found)
+    table = graphs.messages_by_pair(found)
     np.testing.assert_allclose(table, expected)
 
-    drawn = Page(report_graphs.heat_map("t", found))
+    drawn = Page(graphs.heat_map("t", found))
     shades = np.zeros(table.shape, int)
     for attributes, _ in drawn.all("path"):
         if attributes["class"].startswith("h"):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import networkx as nx
 import numpy as np
 
-from experiments.report_folder import Exchanges
-from experiments.report_svg import NUM_COLORS, WIDTH, dot, entry, svg
+from experiments.report.reading import Exchanges
+from experiments.report.svg import NUM_COLORS, WIDTH, dot, entry, svg
 
 MAX_SENDERS = 6  # mean number of senders up to which all links are drawn
 NUM_STRONGEST = 3  # senders that are kept of an agent that has more

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.report_charts import Line, Point, Series
-from experiments.report_folder import Case, Exchanges, Folder
+from experiments.report.charts import Line, Point, Series
+from experiments.report.reading import Case, Exchanges, Folder
 from experiments.run_folder import Row
 from p2pjax import metrics, statistics
 

@@ -8,16 +8,10 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from experiments import (
-    report_charts,
-    report_data,
-    report_graphs,
-    report_page,
-    report_svg,
-)
-from experiments.report_charts import Series
-from experiments.report_folder import Folder
-from experiments.report_svg import Axis
+from experiments.report import charts, graphs, markup, measures, svg
+from experiments.report.charts import Series
+from experiments.report.reading import Folder
+from experiments.report.svg import Axis
 
 ACCURACY = "accuracy (mean over agents)"
 _X_LABELS = {
@@ -64,38 +58,34 @@ def in_cluster(folders: Sequence[Folder]) -> str:
 def _over_rounds(
     folders: Sequence[Folder], metric: str, title: str, y_label: str, note: str
 ) -> str:
-    styled = report_charts.styled([report_data.curves(one, metric) for one in folders])
+    styled = charts.styled([measures.curves(one, metric) for one in folders])
     y = _common_axis(styled, y_label)
     figures = []
     for folder, lines in zip(folders, map(_visible, styled), strict=True):
         if lines:
-            x = report_svg.tight_axis("rounds", [0, *_xs(lines)])
-            chart = report_charts.line_chart(title, lines, x, y)
-            figures.append(_figure(folder, chart + report_charts.legend(lines)))
-    return report_page.section(title, note, figures)
+            x = svg.tight_axis("rounds", [0, *_xs(lines)])
+            chart = charts.line_chart(title, lines, x, y)
+            figures.append(_figure(folder, chart + charts.legend(lines)))
+    return markup.section(title, note, figures)
 
 
 def finals(folders: Sequence[Folder]) -> str:
     """Final accuracy over what the study varied, or over methods."""
-    styled = report_charts.styled([report_data.finals(one) for one in folders])
+    styled = charts.styled([measures.finals(one) for one in folders])
     y = _common_axis(styled, ACCURACY)
     title = "Final accuracy"
     figures = []
     for folder, lines in zip(folders, map(_visible, styled), strict=True):
-        key = report_data.compared_setting(folder)
+        key = measures.compared_setting(folder)
         if lines and key:
-            make_axis = (
-                report_svg.doubling_axis
-                if key == "group_size"
-                else report_svg.tight_axis
-            )
+            make_axis = svg.doubling_axis if key == "group_size" else svg.tight_axis
             x = make_axis(_X_LABELS.get(key, key.replace("_", " ")), _xs(lines))
-            chart = report_charts.line_chart(title, lines, x, y, bars=True)
-            figures.append(_figure(folder, chart + report_charts.legend(lines)))
+            chart = charts.line_chart(title, lines, x, y, bars=True)
+            figures.append(_figure(folder, chart + charts.legend(lines)))
         elif lines:
-            chart = report_charts.dot_plot(title, [(a.label, [a]) for a in lines], y)
+            chart = charts.dot_plot(title, [(a.label, [a]) for a in lines], y)
             figures.append(_figure(folder, chart))
-    return report_page.section(
+    return markup.section(
         title,
         "At the last round: median over runs; bars from the 40th to the 60th "
         "percentile.",
@@ -105,27 +95,27 @@ def finals(folders: Sequence[Folder]) -> str:
 
 def agents(folders: Sequence[Folder]) -> str:
     """How the accuracy of the agents is distributed."""
-    by_rank = report_charts.styled(
+    by_rank = charts.styled(
         [
-            report_data.sorted_agents(one, "agent_accuracy", "agent from below")
+            measures.sorted_agents(one, "agent_accuracy", "agent from below")
             for one in folders
         ]
     )
-    spreads = report_charts.styled([report_data.agent_spreads(one) for one in folders])
+    spreads = charts.styled([measures.agent_spreads(one) for one in folders])
     y = _common_axis(by_rank, "accuracy of an agent")
     figures = []
     for folder, lines, rows in zip(
         folders, map(_visible, by_rank), map(_visible, spreads), strict=True
     ):
         if lines:
-            x = report_svg.tight_axis("agents, worst to best (rank)", _xs(lines))
-            chart = report_charts.line_chart("Agents, worst to best", lines, x, y)
-            chart += report_charts.legend(lines)
-            chart += report_charts.dot_plot(
+            x = svg.tight_axis("agents, worst to best (rank)", _xs(lines))
+            chart = charts.line_chart("Agents, worst to best", lines, x, y)
+            chart += charts.legend(lines)
+            chart += charts.dot_plot(
                 "Median agent, worst and best tenth", [(a.label, [a]) for a in rows], y
             )
             figures.append(_figure(folder, chart))
-    return report_page.section(
+    return markup.section(
         "Accuracy of the agents",
         "At the last round: sorted in every run, then the mean over runs. Below, the "
         "dot is the median agent and the bar goes from the mean of the worst tenth to "
@@ -136,16 +126,16 @@ def agents(folders: Sequence[Folder]) -> str:
 
 def clusters(folders: Sequence[Folder]) -> str:
     """Accuracy of the agents of each true cluster."""
-    found = [report_data.cluster_series(one) for one in folders]
+    found = [measures.cluster_series(one) for one in folders]
     x = _common_axis([row for rows in found for _, row in rows], ACCURACY)
     figures = []
     for folder, rows in zip(folders, found, strict=True):
         if rows:
-            chart = report_charts.dot_plot("Accuracy of true clusters", rows, x)
+            chart = charts.dot_plot("Accuracy of true clusters", rows, x)
             own = {one.style: one for _, row in rows for one in row}
             names = [own[cluster] for cluster in sorted(own)]
-            figures.append(_figure(folder, chart + report_charts.legend(names)))
-    return report_page.section(
+            figures.append(_figure(folder, chart + charts.legend(names)))
+    return markup.section(
         "Accuracy of true clusters",
         "At the last round: the mean over the agents of a cluster, median over runs; "
         "bars from the 40th to the 60th percentile.",
@@ -155,9 +145,9 @@ def clusters(folders: Sequence[Folder]) -> str:
 
 def communication(folders: Sequence[Folder]) -> str:
     """Accuracy over bytes."""
-    styled = report_charts.styled([report_data.trails(one) for one in folders])
-    all_ends = [report_data.trail_ends(one) for one in folders]
-    y = report_svg.upper_axis(
+    styled = charts.styled([measures.trails(one) for one in folders])
+    all_ends = [measures.trail_ends(one) for one in folders]
+    y = svg.upper_axis(
         ACCURACY,
         [p.middle for ends in all_ends for end in ends for p in end],
         [p.middle for lines in styled for one in lines for p in one.points],
@@ -166,17 +156,17 @@ def communication(folders: Sequence[Folder]) -> str:
     for folder, lines, ends in zip(folders, styled, all_ends, strict=True):
         largest = max(_xs(_visible(lines)), default=0.0)
         if largest > 0:  # else nothing was sent, or nobody counted
-            unit, name = report_data.byte_unit(largest)
-            x = report_svg.tight_axis(f"sent per agent ({name})", [0, largest / unit])
+            unit, name = measures.byte_unit(largest)
+            x = svg.tight_axis(f"sent per agent ({name})", [0, largest / unit])
             scaled = [
-                one._replace(points=report_charts.scaled(one.points, 1 / unit))
+                one._replace(points=charts.scaled(one.points, 1 / unit))
                 for one in lines
             ]
-            ends = [report_charts.scaled(end, 1 / unit) for end in ends]
+            ends = [charts.scaled(end, 1 / unit) for end in ends]
             title = "Accuracy over bytes sent"
-            chart = report_charts.pareto_chart(title, scaled, ends, x, y)
+            chart = charts.pareto_chart(title, scaled, ends, x, y)
             figures.append(_figure(folder, chart + _front_legend(lines, ends)))
-    return report_page.section(
+    return markup.section(
         "Communication",
         "Accuracy over what an agent has sent so far, medians over runs, from where "
         "schemes begin to differ. A circle is the end of a scheme: filled on the "
@@ -188,18 +178,18 @@ def communication(folders: Sequence[Folder]) -> str:
 
 def best(folders: Sequence[Folder]) -> str:
     """The best accuracy of a scheme and what it took to come there."""
-    styled = report_charts.styled([report_data.best_points(one) for one in folders])
+    styled = charts.styled([measures.best_points(one) for one in folders])
     y = _common_axis(styled, "best accuracy (mean over agents)")
     title = "Best accuracy over messages"
     figures = []
     for folder, lines in zip(folders, map(_visible, styled), strict=True):
         if max(_xs(lines), default=0.0) > 0:
-            x = report_svg.tight_axis("messages sent per agent", [0, *_xs(lines)])
+            x = svg.tight_axis("messages sent per agent", [0, *_xs(lines)])
             ends = [one.points for one in lines]
             trails = [one._replace(points=[]) for one in lines]
-            chart = report_charts.pareto_chart(title, trails, ends, x, y)
+            chart = charts.pareto_chart(title, trails, ends, x, y)
             figures.append(_figure(folder, chart + _front_legend(lines, ends)))
-    return report_page.section(
+    return markup.section(
         title,
         "The best evaluation of every run and the messages that an agent had sent up "
         "to it; medians over runs. Filled circles are the Pareto front, where no other "
@@ -209,16 +199,16 @@ def best(folders: Sequence[Folder]) -> str:
 
 
 def _front_legend(lines: Sequence[Series], ends: Sequence) -> str:
-    front = report_charts.pareto_front(ends)
+    front = charts.pareto_front(ends)
     notes = [" (Pareto front)" if n in front else "" for n in range(len(lines))]
-    return report_charts.legend(lines, notes)
+    return charts.legend(lines, notes)
 
 
 def loads(folders: Sequence[Folder]) -> str:
     """Who sends how much."""
-    styled = report_charts.styled(
+    styled = charts.styled(
         [
-            report_data.sorted_agents(one, "agent_messages", "sender from below")
+            measures.sorted_agents(one, "agent_messages", "sender from below")
             for one in folders
         ]
     )
@@ -227,16 +217,16 @@ def loads(folders: Sequence[Folder]) -> str:
     figures = []
     for folder, lines in zip(folders, map(_visible, styled), strict=True):
         if max((p.high for one in lines for p in one.points), default=0.0) > 0:
-            x = report_svg.tight_axis("agents, fewest to most (rank)", _xs(lines))
-            chart = report_charts.line_chart(title, lines, x, y)
+            x = svg.tight_axis("agents, fewest to most (rank)", _xs(lines))
+            chart = charts.line_chart(title, lines, x, y)
             gini = {
-                report_data.label(case): report_data.over_runs(case.last_rows, "gini")
+                measures.label(case): measures.over_runs(case.last_rows, "gini")
                 for case in folder.cases
             }
             values = [gini[one.label]["median"] for one in lines]
             notes = [f" (Gini {v:.3f})" if math.isfinite(v) else "" for v in values]
-            figures.append(_figure(folder, chart + report_charts.legend(lines, notes)))
-    return report_page.section(
+            figures.append(_figure(folder, chart + charts.legend(lines, notes)))
+    return markup.section(
         title,
         "Sent up to the last round: sorted in every run, then the mean over runs. The "
         "Gini coefficient, median over runs, is 0 where all send the same and near 1 "
@@ -252,28 +242,28 @@ def who_received_from_whom(folders: Sequence[Folder]) -> str:
     """Graphs of the first run, drawn or as heat maps."""
     figures = []
     for folder in folders:
-        for names, found in report_data.link_tables(folder):
+        for names, found in measures.link_tables(folder):
             name = ", ".join(names)
             caption = f"{folder.name}: {name}" if len(folders) > 1 else name
-            share = report_graphs.in_cluster_share(found)
-            ending = report_graphs.cluster_legend(found)
+            share = graphs.in_cluster_share(found)
+            ending = graphs.cluster_legend(found)
             if ending:
                 ending += f"<p>{share:.1%} of the messages inside clusters.</p>"
-            drawing = report_graphs.network(f"Graph of {name}", found)
-            if drawing and report_graphs.is_sparse(found):
+            drawing = graphs.network(f"Graph of {name}", found)
+            if drawing and graphs.is_sparse(found):
                 figures.append(_card(caption, drawing + ending))
                 continue
             if drawing:
                 note = (
-                    f"<p>Of each agent, the {report_graphs.NUM_STRONGEST} senders that "
+                    f"<p>Of each agent, the {graphs.NUM_STRONGEST} senders that "
                     "it received most from.</p>"
                 )
                 figures.append(_card(caption, note + drawing + ending))
             note = "<p>Messages of a receiver from a sender, sorted by cluster.</p>"
-            heat_map = report_graphs.heat_map(f"Messages by pair of {name}", found)
-            legend = report_graphs.shade_legend(found)
+            heat_map = graphs.heat_map(f"Messages by pair of {name}", found)
+            legend = graphs.shade_legend(found)
             figures.append(_card(caption, note + heat_map + legend + ending))
-    return report_page.section(
+    return markup.section(
         "Who received from whom",
         "Over the whole first run. Colours are true clusters; links between clusters "
         "are grey, and those that carried more messages are darker. Arrows go to the "
@@ -294,7 +284,7 @@ def not_recorded(folders: Sequence[Folder]) -> str:
                 "share of messages inside true clusters",
                 any(row.get("in_cluster") is not None for row in rows),
             ),
-            ("who received from whom", any(map(report_data.link_tables, folders))),
+            ("who received from whom", any(map(measures.link_tables, folders))),
         )
         if not is_known
     ]
@@ -308,9 +298,9 @@ def not_recorded(folders: Sequence[Folder]) -> str:
 
 def results_table(folders: Sequence[Folder]) -> str:
     """Final and best accuracies, traffic."""
-    rows = [row for folder in folders for row in report_data.results(folder)]
+    rows = [row for folder in folders for row in measures.results(folder)]
     known = [c for c in _PEER_RESULTS if any(math.isfinite(row[c]) for row in rows)]
-    return report_page.copy_table(
+    return markup.copy_table(
         "results",
         "Results",
         "Accuracy over runs at the last round. Worst decile: mean over the worst tenth "
@@ -324,10 +314,10 @@ def results_table(folders: Sequence[Folder]) -> str:
 
 def clusters_table(folders: Sequence[Folder]) -> str:
     """Accuracy of each true cluster."""
-    rows = [row for folder in folders for row in report_data.cluster_results(folder)]
+    rows = [row for folder in folders for row in measures.cluster_results(folder)]
     if not rows:
         return ""
-    return report_page.copy_table(
+    return markup.copy_table(
         "clusters",
         "Results by true cluster",
         "Mean accuracy of the agents of a cluster at the last round, over runs.",
@@ -351,11 +341,11 @@ def _common_axis(
         for point in one.points
         for height in (point.low, point.high)
     ]
-    return report_svg.enclosing_axis(label, [*heights, *([0.0] if zero else [])])
+    return svg.enclosing_axis(label, [*heights, *([0.0] if zero else [])])
 
 
 def _visible(lines: Sequence[Series]) -> list[Series]:
-    return [one for one in lines if report_charts.segments(one.points)]
+    return [one for one in lines if charts.segments(one.points)]
 
 
 def _xs(lines: Sequence[Series]) -> list[float]:

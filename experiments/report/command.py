@@ -1,26 +1,15 @@
-"""One page about one or several runs: report.html, which needs nothing else.
-
-    python -m experiments.report WORKDIR [WORKDIR...] [--output=FILE]
-
-Settings, environment, charts and tables to copy; several runs are side by side.
-"""
+"""The page as a whole, and the command that writes it."""
 
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
-from experiments import (
-    common,
-    report_data,
-    report_folder,
-    report_page,
-    report_sections,
-    run_folder,
-)
-from experiments.report_folder import Folder
+from experiments import common, run_folder
+from experiments.report import markup, measures, reading, sections
+from experiments.report.reading import Folder
 from p2pjax import InputError
 
 FLAGS = flags.FLAGS
@@ -33,20 +22,20 @@ _OUTPUT = flags.DEFINE_string(
 def page(folders: Sequence[Folder]) -> str:
     """The report as HTML."""
     title = "Report: " + ", ".join(folder.name for folder in folders)
-    charts = "".join(make(folders) for make in report_sections.CHARTS)
+    charts = "".join(make(folders) for make in sections.CHARTS)
     body = "".join(
         [
             f"<h1>{escape(title)}</h1>",
             _overview(folders),
             _settings_section(folders),
             f'<div class="charts">{charts}</div>' if len(folders) == 1 else charts,
-            report_sections.who_received_from_whom(folders),
-            report_sections.not_recorded(folders),
-            report_sections.results_table(folders),
-            report_sections.clusters_table(folders),
+            sections.who_received_from_whom(folders),
+            sections.not_recorded(folders),
+            sections.results_table(folders),
+            sections.clusters_table(folders),
         ]
     )
-    return report_page.document(title, body)
+    return markup.document(title, body)
 
 
 def _overview(folders: Sequence[Folder]) -> str:
@@ -57,12 +46,12 @@ def _overview(folders: Sequence[Folder]) -> str:
         rows.append(
             [
                 escape(folder.name),
-                escape(folder.experiment or report_page.NOTHING),
+                escape(folder.experiment or markup.NOTHING),
                 f'<span class="{state}">{state}</span>',
                 str(len(folder.cases)),
                 str(len({row["run"] for row in all_rows})),
                 f"{max(row['round'] for row in all_rows):,}",
-                str(report_data.num_agents(folder) or report_page.NOTHING),
+                str(measures.num_agents(folder) or markup.NOTHING),
             ]
         )
     head = ["folder", "experiment", "state", "schemes", "runs", "rounds", "agents"]
@@ -72,7 +61,7 @@ def _overview(folders: Sequence[Folder]) -> str:
         else "<p>Of an unfinished run, final values count the repetitions that have "
         "come as far as the furthest one.</p>"
     )
-    return report_page.table(head, rows, numbers_from=3) + note
+    return markup.table(head, rows, numbers_from=3) + note
 
 
 def _settings_section(folders: Sequence[Folder]) -> str:
@@ -100,7 +89,7 @@ def _comparison(folders: Sequence[Folder], facts: Sequence[dict[str, Any]]) -> s
         [escape(name), *(escape(_shown(one.get(name))) for one in facts)]
         for name in _names(facts)
     ]
-    return report_page.table(["", *(folder.name for folder in folders)], rows)
+    return markup.table(["", *(folder.name for folder in folders)], rows)
 
 
 def _names(facts: Sequence[dict[str, Any]]) -> list[str]:
@@ -108,7 +97,7 @@ def _names(facts: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    return report_page.NOTHING if value is None else str(value)
+    return markup.NOTHING if value is None else str(value)
 
 
 def folder_names(paths: Sequence[Path]) -> list[str]:
@@ -131,7 +120,7 @@ def main(arguments: Sequence[str]) -> Path:
         )
     paths = list(dict.fromkeys(map(Path, arguments)))
     folders = [
-        report_folder.read_folder(path, name)
+        reading.read_folder(path, name)
         for path, name in zip(paths, folder_names(paths), strict=True)
     ]
     output = Path(_OUTPUT.value) if _OUTPUT.value else paths[0] / "report.html"
@@ -170,7 +159,3 @@ def run(args: list[str]) -> None:
         main(args[1:])
 
     common.guarded(make_report)
-
-
-if __name__ == "__main__":
-    app.run(run, flags_parser=parse_flags)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from experiments import report_data
+from experiments.report import measures
 from experiments.run_folder import Row
 
 NOTHING = "\u2013"
@@ -202,7 +202,7 @@ def cell_text(column: str, value: Any) -> str:
         return NOTHING
     if column in _COUNT_COLUMNS:
         return f"{value:,.10g}"
-    return report_data.bytes_text(value) if column == "bytes" else f"{value:.4f}"
+    return measures.bytes_text(value) if column == "bytes" else f"{value:.4f}"
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from experiments.report_svg import (
+from experiments.report.svg import (
     HEIGHT,
     INSET,
     Axis,

@@ -1,0 +1,1 @@
+"""Run folders as one page: `python -m experiments.report WORKDIR`."""
