@@ -125,7 +125,7 @@ def _draw_pareto(folder: Path, runs_of: Mapping[str, Runs]) -> None:
     order = np.argsort(cost[is_front])
     axes.plot(cost[is_front][order], score[is_front][order], "-", c="0.7", zorder=1)
     for position, name in enumerate(runs_of):
-        color = figures.COLORS((position + 1) / (len(runs_of) + 1))
+        color = figures.color_of(position, len(runs_of))
         marker = "D" if is_front[position] else "o"
         label = name.replace("_", " ")
         axes.plot(cost[position], score[position], marker, c=color, label=label)

@@ -12,13 +12,20 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.typing import ColorType
 
 from experiments import run_folder
 from experiments.run_folder import Row
 from p2pjax import metrics
 
 # In the order of the paper's lines: pale to dark, so that "more" reads as "darker".
-COLORS = matplotlib.colormaps["viridis_r"]
+_RAMP = matplotlib.colormaps["viridis_r"]  # of few lines, such as levels
+_MANY: list[ColorType] = [
+    *map(matplotlib.colormaps["tab10"], range(10)),
+    "black",
+    "gold",
+]
+_FEW = 8
 MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
 
@@ -76,7 +83,7 @@ def accuracy_by_messages(folder: Path) -> None:
     lines = grouped(run_folder.read(folder), lambda row: row["scheme"])
     figure, axes = new_figure("messages sent by an agent")
     for position, (name, rows) in enumerate(lines.items()):
-        color = COLORS((position + 1) / (len(lines) + 1))
+        color = color_of(position, len(lines))
         means = {
             number: [
                 np.mean([row[metric] for row in same])
@@ -218,6 +225,13 @@ def draw_all(
     return xs
 
 
+def color_of(position: int, num_lines: int) -> ColorType:
+    """Shades of one ramp for few lines, colours that can be told apart for many."""
+    if num_lines <= _FEW:
+        return _RAMP((position + 1) / (num_lines + 1))
+    return _MANY[position % len(_MANY)]
+
+
 def new_figure(x_label: str) -> tuple[Figure, Axes]:
     """Accuracy against what the label says, unless the axes are named otherwise."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -246,7 +260,7 @@ def _draw(
         middle,
         yerr=np.stack([middle - low, high - middle]),
         label=label,
-        color=COLORS((position + 1) / (num_lines + 1)),
+        color=color_of(position, num_lines),
         marker="o",
         markersize=4,
         capsize=2,
