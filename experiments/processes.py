@@ -99,7 +99,6 @@ def join(seat: Seat, when_lost: str) -> None:
     os.dup2(stderr, 2)
     os.close(stderr)
     _last_words(when_lost)
-    meet("all have joined")
 
 
 def meet(name: str) -> None:
@@ -182,6 +181,7 @@ def run(main: Callable[[], None], when_lost: str) -> None:
     """
     try:
         _hush_others()
+        meet("all have joined")
         main()
         return
     except SystemExit as ended:
