@@ -147,8 +147,12 @@ def with_networks(build, agent_loop):
 
 
 def choosing(build, agent_loop):
-    """Vectors, of which agents look at each other's."""
-    return build(agent_loop=agent_loop), test_selection_contract.random_world(SIZE)
+    """Vectors, of which agents look at each other's.
+
+    They are close: of large losses L2C makes exponents, in which rounding grows.
+    """
+    world = test_selection_contract.random_world(SIZE, distance=1)
+    return build(agent_loop=agent_loop), world
 
 
 def asynchronous(agent_loop):

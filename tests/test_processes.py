@@ -283,10 +283,8 @@ def test_every_algorithm_on_several_devices(
     found = every_result(tmp_path / "several.npz", num_devices, num_processes)
     assert set(found.files) == set(on_one_device.files)
     for name in found.files:
-        # Losses are squares of distances, up to 20, of which L2C makes exponents.
-        rtol = 1e-6 if ": [0]" in name else 4e-6
         np.testing.assert_allclose(
-            found[name], on_one_device[name], rtol=rtol, atol=1e-6, err_msg=name
+            found[name], on_one_device[name], rtol=1e-6, atol=1e-6, err_msg=name
         )
 
 

@@ -83,15 +83,15 @@ GRAPH = topology.from_edges(
 )
 
 
-def random_world(num_agents):
-    """Two clusters; some agents have one example."""
+def random_world(num_agents, distance=5):
+    """Two clusters so far apart; some agents have one example."""
     rng = np.random.default_rng(0)
     sizes = [1, *rng.integers(1, 4, num_agents - 1)]
     return jax.tree.map(
         jnp.asarray,
         world_of(
             [
-                {"c": (rng.normal(size=(size, 3)) + 5 * (n % 2)).astype("f4")}
+                {"c": (rng.normal(size=(size, 3)) + distance * (n % 2)).astype("f4")}
                 for n, size in enumerate(sizes)
             ]
         ),
