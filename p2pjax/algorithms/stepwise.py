@@ -200,9 +200,14 @@ def message_size(plan: MixPlan) -> int:
     return sum(c.size for c in plan.classes if c.is_shared)
 
 
+def travelling(plan: MixPlan) -> set[int]:
+    """Numbers of the leaves that are sent, in part or whole."""
+    return {b.leaf for c in plan.classes if c.is_shared for b in c.blocks}
+
+
 def where_shared(plan: MixPlan, shared: PyTree, kept: PyTree) -> PyTree:
     """`shared` in the leaves that travel, `kept` in the others."""
-    travels = {b.leaf for c in plan.classes if c.is_shared for b in c.blocks}
+    travels = travelling(plan)
     leaves = zip(jax.tree.leaves(shared), jax.tree.leaves(kept), strict=True)
     chosen = [pair[0 if i in travels else 1] for i, pair in enumerate(leaves)]
     return jax.tree.unflatten(jax.tree.structure(kept), chosen)

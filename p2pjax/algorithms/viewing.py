@@ -15,6 +15,7 @@ from p2pjax.algorithms.stepwise import (
     message_plan,
     message_size,
     others,
+    travelling,
     where_shared,
 )
 from p2pjax.data import AgentData, World, whole_set
@@ -66,9 +67,10 @@ def viewing(
                 agent_loop,
             )
 
-        def sent(params: PyTree, kept: PyTree) -> PyTree:
-            plan = message_plan(Variables(params, {}), local)
-            return where_shared(plan, {"params": params}, {"params": kept})["params"]
+        def sent(tree: PyTree) -> list[Array]:
+            plan = message_plan(Variables(variables.params, {}), local)
+            travel = travelling(plan)
+            return [leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if i in travel]
 
         def gradient(params: PyTree, split: AgentData) -> PyTree:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, PyTree]:

@@ -8,7 +8,6 @@ Tables of peers are `Topology`: slots with a mask, whose padding points at the a
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from p2pjax import mixing, weights
@@ -35,8 +34,7 @@ class View(NamedTuple):
     # (function, who looks at whom, split of the data) -> [N, C]; 0 in unused slots
     over_pairs: Callable[[PairFn, Topology, AgentData], Array]
     mix: Callable[[PyTree, Peers], PyTree]  # of any tree like `params`
-    # (one tree like `params`, another) -> the one where leaves are sent, else the other
-    sent: Callable[[PyTree, PyTree], PyTree]
+    sent: Callable[[PyTree], list[Array]]  # of any such tree, the leaves that are sent
     gradient: Callable[[PyTree, AgentData], PyTree]  # of the loss of other parameters
     # class probabilities of the trained models on common examples, [N, Q, k]
     predictions: Callable[[], Array]
@@ -64,13 +62,7 @@ class View(NamedTuple):
 
     def learned(self, before: PyTree) -> mixing.Change:
         """What became of `before`, in the leaves that are sent."""
-        ones = jax.tree.leaves(before)[0].shape[0] == 1  # the same for all
-
-        def spread(leaf: Array) -> Array:
-            return jnp.broadcast_to(leaf, (self.num_agents, *leaf.shape[1:]))
-
-        kept = jax.tree.map(spread, before) if ones else before
-        return mixing.Change(self.sent(self.params, kept), before)
+        return mixing.Change(self.sent(self.params), self.sent(before))
 
     def averaged(self, table: Topology) -> Peers:
         """Means of the agents' and their peers' models, weighted by training data."""

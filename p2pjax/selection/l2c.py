@@ -140,8 +140,8 @@ def validation_slope(view: View, table: Topology, logits: Array) -> Array:
         view.mix(view.params, peers),
         view.mix(view.before, peers),
     )
-    gradient = view.gradient(mixed, view.valid)
-    origin = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[:1]), gradient)
+    gradient = view.sent(view.gradient(mixed, view.valid))
+    origin = [jnp.zeros_like(leaf[:1]) for leaf in gradient]
     slopes = mixing.dots(
         mixing.Change(gradient, origin),
         view.learned(view.before),
