@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from p2pjax.models.convolution import FEW_CHANNELS
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 
 # Examples on which a network with few channels is evaluated at once on a CPU, so that
@@ -20,7 +21,6 @@ from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 # 269, 238, 269, 378; 32 and 64 channels 165, 164, 162, 135; an MLP 784-300-100-10 12.2,
 # 11.4, 10.1, 8.0.
 BLOCK = 50
-FEW_CHANNELS = 16
 
 ExampleLoss = Callable[[Array, Array], Array]  # logits [B, k], labels [B] -> [B]
 

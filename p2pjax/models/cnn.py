@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 
 from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
-from p2pjax.models.convolution import Convolution, max_pool, window_max
+from p2pjax.models.convolution import (
+    FEW_CHANNELS,
+    Convolution,
+    max_pool,
+    window_max,
+)
 from p2pjax.models.dense import DenseGeneral
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, InputError
-
-# Up to so many, convolutions in the windows of a pooling by two are faster on a CPU. A
-# step of `cifar_cnn_code` on 32 images, CPU time on a busy machine: 10.0 ms before, 5.4
-# in windows; its forward pass 4.3 and 1.6. From 32 on they are slower.
-FEW_CHANNELS = 16
 
 
 class CNN(nn.Module):
