@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from p2pjax.models.convolution import FEW_CHANNELS
+from p2pjax.models.pooled import FEW_CHANNELS
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 
 # Examples on which a network with few channels is evaluated at once on a CPU, so that

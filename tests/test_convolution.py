@@ -9,15 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pjax.models import cnn
-from p2pjax.models.convolution import (
-    Convolution,
-    Geometry,
-    convolve,
-    in_windows,
-    max_pool,
-    window_max,
-)
+from p2pjax.models import cnn, pooled
+from p2pjax.models.convolution import Convolution, Geometry, convolve, max_pool
+from p2pjax.models.pooled import PooledConvolution, in_windows, window_max
 
 # Nearly all the time is compilation: what is compiled may be slow.
 quick_jit = functools.partial(
@@ -180,8 +174,8 @@ def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
         return quick_jit(jax.grad(loss))(params)
 
     mine = gradient()
-    monkeypatch.setattr(cnn, "max_pool", autodiff_pool)
-    monkeypatch.setattr("p2pjax.models.convolution.convolve", autodiff_convolution)
+    monkeypatch.setattr(pooled, "max_pool", autodiff_pool)
+    monkeypatch.setattr(pooled, "convolve", autodiff_convolution)
     for one, other in zip(*map(jax.tree.leaves, (mine, gradient())), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
@@ -198,8 +192,13 @@ def test_windows_of_pooling(size, kernel, pool, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(2, *size, 2)).astype(np.float32)
     weights = rng.normal(size=(*kernel, 2, 3)).astype(np.float32)
+
+    def in_windows_found(x, kernel):
+        windows, sizes = in_windows(x.transpose(3, 0, 1, 2), kernel, pool)
+        return window_max(windows).reshape(3, 2, *sizes).transpose(1, 2, 3, 0)
+
     assert_same(
-        lambda x, k: window_max(in_windows(x, k, pool)),
+        in_windows_found,
         lambda x, k: autodiff_pool(autodiff_convolution(x, k, Geometry()), pool, pool),
         x,
         weights,
@@ -207,10 +206,23 @@ def test_windows_of_pooling(size, kernel, pool, seed):
 
 
 def test_the_first_of_equal_results_gets_the_gradient():
-    x = jnp.asarray([[1.0, 5.0], [1.0, 2.0], [0.0, 5.0]])[None]  # [1, W, C]
+    x = jnp.asarray([[1.0, 5.0], [1.0, 2.0], [0.0, 5.0]])  # [W, C]
     _, pull_back = jax.vjp(window_max, x)
-    (found,) = pull_back(jnp.asarray([[2.0, 3.0]]))
-    np.testing.assert_array_equal(found[0], [[2, 3], [0, 0], [0, 0]])
+    (found,) = pull_back(jnp.asarray([2.0, 3.0]))
+    np.testing.assert_array_equal(found, [[2, 3], [0, 0], [0, 0]])
+    _, forwards = jax.jvp(window_max, (x,), (jnp.ones_like(x) * x,))
+    np.testing.assert_array_equal(forwards, [1, 5])
+
+
+def test_activations_that_fall_come_before_the_maximum():
+    """Of the layer itself, against flax's convolution and pooling."""
+    x = np.random.default_rng(5).normal(size=(2, 9, 10, 2)).astype(np.float32)
+    for activation in (nn.relu, nn.tanh, nn.gelu):
+        mine = PooledConvolution(4, 3, 2, activation)
+        variables = mine.init(jax.random.key(0), x)
+        found = nn.Conv(4, (3, 3), padding="VALID").apply(variables, x)
+        wanted = nn.max_pool(activation(found), (2, 2), (2, 2))
+        np.testing.assert_allclose(mine.apply(variables, x), wanted, atol=1e-5)
 
 
 def test_few_and_many_channels_give_the_same_network(monkeypatch):
@@ -221,10 +233,8 @@ def test_few_and_many_channels_give_the_same_network(monkeypatch):
     def loss(params):
         return jnp.square(module.apply(params, x)).sum()
 
-    in_windows_found = jax.value_and_grad(loss)(variables)
-    monkeypatch.setattr(cnn, "FEW_CHANNELS", 0)
+    as_products = jax.value_and_grad(loss)(variables)
+    monkeypatch.setattr(pooled, "FEW_CHANNELS", 0)
     plain = jax.value_and_grad(loss)(variables)
-    for one, other in zip(
-        *map(jax.tree.leaves, (in_windows_found, plain)), strict=True
-    ):
+    for one, other in zip(*map(jax.tree.leaves, (as_products, plain)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

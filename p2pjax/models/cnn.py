@@ -9,13 +9,8 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 
 from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
-from p2pjax.models.convolution import (
-    FEW_CHANNELS,
-    Convolution,
-    max_pool,
-    window_max,
-)
 from p2pjax.models.dense import DenseGeneral
+from p2pjax.models.pooled import PooledConvolution
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, InputError
 
@@ -51,19 +46,15 @@ class CNN(nn.Module):
         hidden = x[..., None] if x.ndim == 3 else x
         for layer, features in enumerate(self.conv_features, start=1):
             self._check_size(layer, hidden.shape)
-            is_small = features <= FEW_CHANNELS and self.pool == 2
-            hidden = Convolution(
+            hidden = PooledConvolution(
                 features,
-                (self.kernel_size, self.kernel_size),
+                self.kernel_size,
+                self.pool,
+                self.activation,
                 kernel_init=init,
-                windows=self.pool if is_small else None,
                 name=f"layer_{layer}",
             )(hidden)
-            hidden = without_missing(self.activation(hidden), held(self, layer))
-            if is_small:
-                hidden = window_max(hidden)
-            else:
-                hidden = max_pool(hidden, self.pool, self.pool)
+            hidden = without_missing(hidden, held(self, layer))
         batch_size, height, width, channels = hidden.shape
         hidden = hidden.reshape(batch_size, height * width, channels)
         axis: int | tuple[int, ...] = (1, 2)

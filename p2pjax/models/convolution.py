@@ -16,16 +16,10 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from p2pjax.types import Array
 
 Pair = tuple[int, int]  # of height and width, or of both sides of one of them
-
-# Up to so many, convolutions in the windows of a pooling by two are faster on a CPU. A
-# step of `cifar_cnn_code` on 32 images, CPU time on a busy machine: 10.0 ms before, 5.4
-# in windows; its forward pass 4.3 and 1.6. From 32 on they are slower.
-FEW_CHANNELS = 16
 
 _IMAGES = ("NHWC", "HWIO", "NHWC")
 
@@ -172,98 +166,6 @@ def _pool_backward(size: int, stride: int, x: Array, gradient: Array) -> tuple[A
 max_pool.defvjp(_pool_forward, _pool_backward)
 
 
-def in_windows(x: Array, kernel: Array, pool: int) -> Array:
-    """A convolution whose results are grouped as maximum pooling wants them.
-
-    Blocks of `pool` x `pool` pixels become channels, before and after: a convolution of
-    a smaller image with more channels, some of whose weights are zero. Where channels
-    are few, that is up to four times as fast on a CPU.
-
-    Args:
-      x: images `[B, H, W, in]`.
-      kernel: `[height, width, in, out]`.
-      pool: height, width and stride of the windows.
-
-    Returns:
-      `[B, H', W', pool * pool, out]`: all that fall into each of the windows.
-    """
-    sizes = [(x.shape[1 + a] - kernel.shape[a] + 1) // pool for a in range(2)]
-    spans = [-(-(kernel.shape[a] + pool - 1) // pool) for a in range(2)]  # in blocks
-    needed = [(sizes[a] + spans[a] - 1) * pool for a in range(2)]
-    x = x[:, : needed[0], : needed[1]]
-    more = [(0, needed[a] - x.shape[1 + a]) for a in range(2)]
-    x = jnp.pad(x, ((0, 0), *more, (0, 0)))
-    shifted = [
-        jnp.pad(
-            kernel,
-            (
-                (i, spans[0] * pool - kernel.shape[0] - i),
-                (j, spans[1] * pool - kernel.shape[1] - j),
-                (0, 0),
-                (0, 0),
-            ),
-        )
-        for i in range(pool)
-        for j in range(pool)
-    ]
-    wide = _blocks(jnp.concatenate(shifted, 3).transpose(3, 0, 1, 2), pool)
-    out = convolve(_blocks(x, pool), wide.transpose(1, 2, 3, 0), Geometry())
-    return out.reshape(*out.shape[:3], pool * pool, kernel.shape[3])
-
-
-def _blocks(x: Array, size: int) -> Array:
-    """`[B, H, W, C]` to `[B, H / size, W / size, size * size * C]`."""
-    batch, height, width, channels = x.shape
-    x = x.reshape(batch, height // size, size, width // size, size, channels)
-    x = x.transpose(0, 1, 3, 2, 4, 5)
-    return x.reshape(batch, height // size, width // size, size * size * channels)
-
-
-@jax.custom_vjp
-def window_max(x: Array) -> Array:
-    """Largest of `[..., W, C]` over W; the gradient goes to the first of equal ones."""
-    return x.max(-2)
-
-
-def _window_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
-    best = x.max(-2)
-    return best, (x, best)
-
-
-def _window_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array]:
-    size, channels = residuals[0].shape[-2:]
-
-    def by_matrices(x: Array, best: Array, gradient: Array) -> Array:
-        """Products with zeros and ones do what copies of few channels do slowly."""
-        same_channel = np.eye(channels, dtype=x.dtype)
-        copies = np.tile(same_channel, size)  # [C, W * C]
-        earlier = np.kron(np.triu(np.ones((size, size), x.dtype), 1), same_channel)
-
-        def spread(values: Array) -> Array:  # [..., C] to [all others, W * C]
-            return values.reshape(-1, channels) @ copies
-
-        is_best = (x.reshape(-1, size * channels) == spread(best)).astype(x.dtype)
-        is_first = jnp.where(is_best @ earlier > 0, 0, is_best)
-        return (is_first * spread(gradient)).reshape(x.shape)
-
-    def by_places(x: Array, best: Array, gradient: Array) -> Array:
-        is_taken, parts = jnp.zeros(best.shape, bool), []
-        for place in range(size):
-            is_here = (x[..., place, :] == best) & ~is_taken
-            is_taken = is_taken | is_here
-            parts.append(jnp.where(is_here, gradient, 0))
-        return jnp.stack(parts, -2)
-
-    return (
-        jax.lax.platform_dependent(
-            *residuals, gradient, cpu=by_matrices, default=by_places
-        ),
-    )
-
-
-window_max.defvjp(_window_forward, _window_backward)
-
-
 class Convolution(nn.Module):
     """A convolution with a bias, as `flax.linen.Conv` has it.
 
@@ -272,24 +174,17 @@ class Convolution(nn.Module):
       kernel_size: height and width.
       geometry: how the kernel moves.
       kernel_init: of its weights.
-      windows: if given, results come as `in_windows` groups them, for `window_max`.
     """
 
     features: int
     kernel_size: Pair
     geometry: Geometry = Geometry()
     kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
-    windows: int | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """`[B, H, W, channels]` to `[B, H', W', features]`, or in windows."""
+        """`[B, H, W, channels]` to `[B, H', W', features]`."""
         shape = (*self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        if self.windows is None:
-            out = convolve(x, kernel, self.geometry)
-        else:
-            assert self.geometry == Geometry(), "windows take every pixel"
-            out = in_windows(x, kernel, self.windows)
-        return out + bias.reshape((1,) * (out.ndim - 1) + bias.shape)
+        return convolve(x, kernel, self.geometry) + bias.reshape(1, 1, 1, -1)
