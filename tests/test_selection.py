@@ -33,7 +33,7 @@ from p2pjax.selection import (
 from p2pjax.selection import d_cliques as cliques
 from p2pjax.selection.base import View
 from p2pjax.selection.dac import DACState, dac, risen
-from p2pjax.selection.diple import bisected, line_search, normalised
+from p2pjax.selection.diple import bisected, derivative, line_search, normalised
 from p2pjax.selection.l2c import l2c
 from p2pjax.selection.max_in_load import admitted, max_in_load
 from p2pjax.selection.panm import matched, panm
@@ -475,12 +475,25 @@ class TestL2C:
             run(algorithm, world._replace(valid=empty), 1)
 
 
+def _fails(x):
+    raise TypeError("no number")
+
+
 class TestDiPLe:
     def test_bisection(self):
         find = jit(lambda c: bisected(lambda share: (0.5 + share) - c, 0.005))
         for target, expected in VECTORS["diple_bis"].items():
             assert find(jnp.float32(float(target))) == expected
         assert find(jnp.nan) == 0  # no slope, no step
+
+    def test_slopes_of_any_network(self):
+        """Forwards, and backwards where a network's gradients are its own."""
+        backwards_only = jax.custom_vjp(lambda x: x**3)
+        backwards_only.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
+        for cube in (lambda x: x**3, backwards_only):
+            assert jax.jit(derivative(cube))(jnp.float32(2.0)) == 12
+        with pytest.raises(TypeError, match="no number"):
+            derivative(_fails)
 
     def test_weights(self):
         vector = VECTORS["diple_mix"]

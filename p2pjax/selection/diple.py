@@ -53,8 +53,7 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
             def loss_at(share: Array) -> Array:
                 return view.loss(between(own, theirs, share), batch)
 
-            # Backwards, for networks whose own gradients know no other direction.
-            return bisected(jax.grad(loss_at), tolerance)
+            return bisected(derivative(loss_at), tolerance)
 
         found = view.over_pairs(best_share, asked, view.train)
         found = jnp.where(found < tolerance / 2, 0, found)
@@ -77,6 +76,24 @@ def between(own: Variables, theirs: Variables, share: Array) -> Variables:
 
     stats = jax.tree.map(blend, own.stats, theirs.stats)
     return Variables(jax.tree.map(blend, own.params, theirs.params), stats)
+
+
+def derivative(fn: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Of a function of one number: forwards, or backwards if its parts know no other.
+
+    Forwards needs no gradient of all parameters, half the time of networks for images.
+    """
+
+    def forwards(at: Array) -> Array:
+        return jax.jvp(fn, (at,), (jnp.ones_like(at),))[1]
+
+    try:
+        jax.eval_shape(forwards, jnp.zeros(()))
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        return jax.grad(fn)
+    return forwards
 
 
 def bisected(slope: Callable[[Array], Array], tolerance: float) -> Array:
