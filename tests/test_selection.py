@@ -475,10 +475,6 @@ class TestL2C:
             run(algorithm, world._replace(valid=empty), 1)
 
 
-def _fails(x):
-    raise TypeError("no number")
-
-
 class TestDiPLe:
     def test_bisection(self):
         find = jit(lambda c: bisected(lambda share: (0.5 + share) - c, 0.005))
@@ -490,10 +486,8 @@ class TestDiPLe:
         """Forwards, and backwards where a network's gradients are its own."""
         backwards_only = jax.custom_vjp(lambda x: x**3)
         backwards_only.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
-        for cube in (lambda x: x**3, backwards_only):
-            assert jax.jit(derivative(cube))(jnp.float32(2.0)) == 12
-        with pytest.raises(TypeError, match="no number"):
-            derivative(_fails)
+        for cube in (lambda x: x**3, jax.jit(backwards_only)):
+            assert jit(derivative(cube))(jnp.float32(2.0)) == 12
 
     def test_weights(self):
         vector = VECTORS["diple_mix"]
