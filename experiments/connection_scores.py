@@ -2,8 +2,9 @@
 
     python -m experiments.connection_scores WORKDIR [WORKDIR...]
 
-Every work folder of `experiments.connections` is a column. Runs of the same number have
-the same data, so methods are compared with fixed random peers run by run.
+Every study of `experiments.connections` is a column: a work folder, or several that
+differ in nothing but methods and rounds. Runs of the same number have the same data, so
+methods are compared with fixed random peers run by run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from experiments.connection_results import Runs
 from p2pjax import InputError, statistics
 
 Column = TypeVar("Column")
-Study = Mapping[str, Runs]  # by method
+Study = dict[str, Runs]  # by method
+OF_METHODS = ("methods", "num_rounds", "eval_every")  # may differ in a study
 
 
 def finished(folder: Path) -> Study:
@@ -113,16 +115,19 @@ def main(arguments: Sequence[str]) -> None:
         )
     studies: dict[str, Study] = {}
     printed: dict[str, tuple[str, bool]] = {}
+    names: dict[tuple, str] = {}  # of studies, by all that makes them the same
     for folder in map(Path, arguments):
         if not all(run_folder.size(folder, n) for n in ("run.flags", "metrics.jsonl")):
             raise InputError(f"Need a work folder with results, got {folder}.")
         settings = run_folder.settings(folder)
         if "study" not in settings:
             raise InputError(f"Need a study of experiments.connections, got {folder}.")
-        studies[folder.name] = finished(folder)
+        same = [(k, str(v)) for k, v in settings.items() if k not in OF_METHODS]
+        name = names.setdefault(tuple(sorted(same)), folder.name)
+        studies.setdefault(name, {}).update(finished(folder))
         column = connection_thesis.column_of(settings)
         if column is not None:
-            printed[folder.name] = column
+            printed[name] = column
     methods = list(dict.fromkeys(name for study in studies.values() for name in study))
     tables = [
         table(title, studies, methods, partial(_cell, measure))

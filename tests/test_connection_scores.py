@@ -38,11 +38,13 @@ STUDY = [
 ]
 
 
-def folder(
-    path, written, flags="--study=rotation\n--num_clusters=2\n--nobilevel\n", num_runs=2
-):
+ROTATION = "--study=rotation\n--num_clusters=2\n--nobilevel\n"
+
+
+def folder(path, written, flags=ROTATION, num_runs=2, num_rounds=20):
     path.mkdir()
-    (path / "run.flags").write_text(f"{flags}--num_rounds=20\n--num_runs={num_runs}\n")
+    ends = f"--num_rounds={num_rounds}\n--num_runs={num_runs}\n"
+    (path / "run.flags").write_text(flags + ends)
     lines = "".join(json.dumps(row) + "\n" for row in written)
     (path / "metrics.jsonl").write_text(lines)
     return str(path)
@@ -78,6 +80,18 @@ def test_tables_over_studies(tmp_path, capsys):
     ]
     assert gini[3:5] == ["| pens | .250 |  |", "| local | - |  |"]
     assert messages[3] == "| pens | 80 |  |"
+
+
+def test_folders_of_one_study_are_one_column(tmp_path, capsys):
+    """A method that is run later, for other rounds, is compared with the same runs."""
+    one = folder(tmp_path / "one", STUDY)
+    late = [*rows("diple", 0, [0.4], 90), *rows("diple", 1, [0.5], 90)]
+    same = folder(tmp_path / "same", late, num_rounds=10)
+    other = folder(tmp_path / "other", late, ROTATION + "--seed=1\n", num_rounds=10)
+    connection_scores.main([one, same, other])
+    accuracy = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert accuracy[0] == "| accuracy | one | other |"
+    assert accuracy[-1] == "| diple | .450 (+.000, p 1) | .450* |"
 
 
 def test_what_cannot_be_shown(tmp_path):
