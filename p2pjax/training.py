@@ -28,9 +28,9 @@ CHUNK = 10  # so many at a time: for small networks on CPUs
 # MLP 784-50-10, 10 examples                 159   13337   12930   13557   10093
 # GRU 1000 words, 32 units, 16 examples      290    2443    2262    1947    2211
 # MLP 784-300-100-10, 10 examples           1066    2698    1702    1178    1111
-# CNN 4-8-16, 16 x 16 pixels, 10 examples      4    2767    2828    2743    2339
-# CNN 6-16-120, 32 x 32 x 3, 10 examples     209     340     115      87      80
-# Convolutions of several agents at once have no fast kernel on CPUs.
+# CNN 4-8-16, 16 x 16 pixels, 10 examples      4   15178   15648   15820   15409
+# CNN 6-16-120, 32 x 32 x 3, 10 examples     209     822     649     513     325
+# With more channels, convolutions of several agents have no fast kernel on CPUs.
 SMALL_BYTES = 64_000  # parameters of one agent up to which chunks are faster
 
 
