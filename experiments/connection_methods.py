@@ -360,7 +360,7 @@ METHODS: Mapping[str, Callable[[Subject, Run], Algorithm]] = {
     "aucccr": _aucccr,
     "d_cliques": _d_cliques,
     "local": _local,
-    "diple": _diple,  # last: a round costs thirty times as much
+    "diple": _diple,  # last: a round costs ten times as much
     "dac_probe": partial(_dac, True),
     "panm_probe": partial(_panm, "probe"),
 }

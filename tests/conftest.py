@@ -57,7 +57,16 @@ def parse():
 
 
 @pytest.fixture
-def run(parse, tmp_path):
+def compiled_quickly(monkeypatch):
+    """For tests that compile more than they compute, also in their own processes."""
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def run(parse, tmp_path, compiled_quickly):
     """Runs an experiment and returns its folder."""
 
     def run_experiment(*args, workdir="run", experiment="femnist"):

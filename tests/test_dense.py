@@ -21,7 +21,7 @@ def values_and_gradients(module, variables, x):
         out = module.apply(variables, x)
         return (out * jnp.cos(jnp.arange(out.size)).reshape(out.shape)).sum(), out
 
-    return jax.value_and_grad(total, (0, 1), has_aux=True)(variables, x)
+    return jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))(variables, x)
 
 
 @pytest.mark.parametrize("name", LAYERS)
