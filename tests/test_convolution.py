@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pjax.models import cnn, pooled
-from p2pjax.models.convolution import Convolution, Geometry, convolve, max_pool
+from p2pjax.models.convolution import Geometry, convolve, max_pool
 from p2pjax.models.pooled import PooledConvolution, in_windows, window_max
 
 # Nearly all the time is compilation: what is compiled may be slow.
@@ -146,23 +146,6 @@ def test_accelerators_keep_autodiffs():
     assert gradients_of_pooling("cuda") > 0
 
 
-def test_layer_equals_flax():
-    x = np.random.default_rng(3).normal(size=(2, 9, 8, 3)).astype(np.float32)
-    mine = Convolution(5, (4, 3), Geometry((2, 1), ((1, 2), (0, 1))))
-    theirs = nn.Conv(5, (4, 3), (2, 1), padding=((1, 2), (0, 1)))
-    variables = mine.init(jax.random.key(0), x)
-    for one, other in zip(
-        jax.tree.leaves(variables),
-        jax.tree.leaves(theirs.init(jax.random.key(0), x)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, other)
-    biased = jax.tree.map(lambda leaf: leaf + 1, variables)
-    np.testing.assert_allclose(
-        mine.apply(biased, x), theirs.apply(biased, x), rtol=1e-5, atol=1e-5
-    )
-
-
 def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
     module = cnn.CNN((3, 4), (5,), 2, kernel_size=2, pool=3)
     rng = np.random.default_rng(4)
@@ -214,16 +197,23 @@ def test_the_first_of_equal_results_gets_the_gradient():
     np.testing.assert_array_equal(forwards, [1, 5])
 
 
-def test_activations_that_fall_come_before_the_maximum():
-    """Of the layer itself, against flax's convolution and pooling."""
+def test_layer_equals_flax():
+    """Also with an activation that may fall, so has to come before the maximum."""
     x = np.random.default_rng(5).normal(size=(2, 9, 10, 2)).astype(np.float32)
-    for activation in (nn.relu, nn.tanh, nn.gelu):
-        mine = PooledConvolution(4, 3, 2, activation)
+    for activation, pool in ((nn.relu, 2), (nn.tanh, 2), (nn.gelu, 2), (nn.relu, 3)):
+        mine = PooledConvolution(4, 3, pool, activation)
+        theirs = nn.Conv(4, (3, 3), padding="VALID")
         variables = quick_jit(mine.init)(jax.random.key(0), x)
-        found = nn.Conv(4, (3, 3), padding="VALID").apply(variables, x)
-        wanted = nn.max_pool(activation(found), (2, 2), (2, 2))
-        result = quick_jit(mine.apply)(variables, x)
-        np.testing.assert_allclose(result, wanted, atol=1e-5)
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            variables,
+            quick_jit(theirs.init)(jax.random.key(0), x),
+        )
+        biased = jax.tree.map(lambda leaf: leaf + 1, variables)
+        found = activation(theirs.apply(biased, x))
+        wanted = nn.max_pool(found, (pool, pool), (pool, pool))
+        result = quick_jit(mine.apply)(biased, x)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_few_and_many_channels_give_the_same_network(monkeypatch):

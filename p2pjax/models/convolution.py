@@ -13,7 +13,6 @@ One step of 5x5x32, 5x5x64 and 512 cells on 20 images of 28 x 28, one core: auto
 from functools import partial
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -164,27 +163,3 @@ def _pool_backward(size: int, stride: int, x: Array, gradient: Array) -> tuple[A
 
 
 max_pool.defvjp(_pool_forward, _pool_backward)
-
-
-class Convolution(nn.Module):
-    """A convolution with a bias, as `flax.linen.Conv` has it.
-
-    Attributes:
-      features: channels of the result.
-      kernel_size: height and width.
-      geometry: how the kernel moves.
-      kernel_init: of its weights.
-    """
-
-    features: int
-    kernel_size: Pair
-    geometry: Geometry = Geometry()
-    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """`[B, H, W, channels]` to `[B, H', W', features]`."""
-        shape = (*self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return convolve(x, kernel, self.geometry) + bias.reshape(1, 1, 1, -1)
