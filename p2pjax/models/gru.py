@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.models.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.models.recurrence import gru_state, to_gates
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, Key, PyTree
 
@@ -34,20 +35,8 @@ class GRU(nn.Module):
             "recurrent_kernel", orthogonal_gates, (width, 3, width)
         )
         recurrent_bias = self.param("recurrent_bias", zeros, (3, width))
-        projected = jnp.einsum("bti,igh->tbgh", x, kernel) + bias[None, None]
-
-        def step(state: PyTree, inputs: PyTree) -> tuple[PyTree, None]:
-            projected, is_token = inputs  # [B, 3, H], [B]
-            recurrent = jnp.einsum("bi,igh->bgh", state, recurrent_kernel)
-            recurrent = recurrent + recurrent_bias[None]
-            update = nn.sigmoid(projected[:, 0] + recurrent[:, 0])
-            reset = nn.sigmoid(projected[:, 1] + recurrent[:, 1])
-            candidate = jnp.tanh(projected[:, 2] + reset * recurrent[:, 2])
-            new = without_missing(update * state + (1 - update) * candidate, cells)
-            return jnp.where(is_token[:, None], new, state), None
-
-        start = jnp.zeros((x.shape[0], self.units), projected.dtype)
-        return jax.lax.scan(step, start, (projected, is_token.T))[0]
+        projected = to_gates(x.swapaxes(0, 1), kernel) + bias[None, None]
+        return gru_state(projected, is_token.T, recurrent_kernel, recurrent_bias, cells)
 
 
 class BatchNorm(nn.Module):
