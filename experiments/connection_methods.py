@@ -54,8 +54,9 @@ _SECOND_STAGE = flags.DEFINE_integer(
 )
 _MATCHING_EVERY = flags.DEFINE_integer(
     "matching_every",
-    10,
-    "Rounds between two matchings of PANM: the fewer, the more messages.",
+    None,
+    "Rounds between two matchings of PANM: the fewer, the more messages; a fiftieth of "
+    "all if not given.",
     lower_bound=1,
 )
 _COUNTS_ALL = flags.DEFINE_bool(
@@ -243,7 +244,7 @@ def _panm(compared_by: str, subject: Subject, run: Run) -> Algorithm:
         num_peers=_degree(),
         num_candidates=_NUM_CANDIDATES.value,
         second_stage=_part_of_rounds(_SECOND_STAGE.value, 5, least=2),
-        matching_every=_MATCHING_EVERY.value,
+        matching_every=_part_of_rounds(_MATCHING_EVERY.value, 50),
         counts_all=_COUNTS_ALL.value,
     )
     return _pulling(chosen, subject, run)

@@ -102,9 +102,10 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
 
 
 def _windows(runs: Runs) -> list[int]:
-    """The thesis' windows, which are rounds, in evaluations."""
+    """The thesis' windows, which are rounds, in evaluations: two or more."""
     every = runs[0][0]["round"]
-    return [length // every for length in statistics.STABLE_LENGTHS]
+    lengths = (length // every for length in statistics.STABLE_LENGTHS)
+    return [length for length in lengths if length > 1]
 
 
 def _number(value: float | None, form: str) -> str:

@@ -124,7 +124,13 @@ def main(arguments: Sequence[str]) -> None:
             raise InputError(f"Need a study of experiments.connections, got {folder}.")
         same = [(k, str(v)) for k, v in settings.items() if k not in OF_METHODS]
         name = names.setdefault(tuple(sorted(same)), folder.name)
-        studies.setdefault(name, {}).update(finished(folder))
+        study, found = studies.setdefault(name, {}), finished(folder)
+        if twice := study.keys() & found.keys():
+            raise InputError(
+                f"Need every method of a study once, got {', '.join(sorted(twice))} "
+                f"again in {folder}: leave out one of the folders."
+            )
+        study.update(found)
         column = connection_thesis.column_of(settings)
         if column is not None:
             printed[name] = column

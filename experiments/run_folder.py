@@ -122,10 +122,10 @@ def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
 
 
 def settings(folder: Path) -> dict[str, str]:
-    """Flags of the run that have a value, by name."""
+    """Flags of the run, by name; those without a value, `--x` or `--nox`, have ""."""
     lines = (folder / "run.flags").read_text().splitlines()
-    pairs = (line.removeprefix("--").split("=", 1) for line in lines if "=" in line)
-    return {name: value for name, value in pairs}
+    pairs = (line.removeprefix("--").partition("=") for line in lines)
+    return {name: value for name, _, value in pairs if name}
 
 
 def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row]:

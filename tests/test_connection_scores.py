@@ -102,3 +102,14 @@ def test_what_cannot_be_shown(tmp_path):
     other = folder(tmp_path / "other", STUDY, "--batch_size=3\n")
     with pytest.raises(InputError, match="study of experiments.connections"):
         connection_scores.main([other])
+    one, again = (folder(tmp_path / name, STUDY) for name in ("one", "again"))
+    with pytest.raises(InputError, match="once, got local, pens, sparse again in"):
+        connection_scores.main([one, again])
+
+
+def test_flags_without_values_make_other_studies(tmp_path, capsys):
+    names = {"one": ROTATION, "other": ROTATION.replace("--nobilevel", "--bilevel")}
+    connection_scores.main(
+        [folder(tmp_path / name, STUDY, flags) for name, flags in names.items()]
+    )
+    assert capsys.readouterr().out.startswith("| accuracy | one | other |")

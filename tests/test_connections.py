@@ -276,6 +276,14 @@ def test_stable_means_rounds_however_often_they_are_evaluated():
         assert statistics.top_ua_stable_max(accuracy, lengths=windows) == 0.5
 
 
+@pytest.mark.parametrize("every", [50, 400])
+def test_a_single_evaluation_is_not_stable(every):
+    runs = [[row("a", 0, n, n / 2000, 3) for n in range(every, 2001, every)]]
+    windows = connection_results._windows(runs)
+    accuracy = connection_results.curves(runs, "accuracy")
+    assert statistics.top_ua_stable_max(accuracy, lengths=windows) is None
+
+
 def test_share_over_the_last_tenth():
     shares = [0.0] * 18 + [0.5, 1.0]
     runs = [[row("a", 0, n + 1, 0.5, 3, share) for n, share in enumerate(shares)]]
@@ -409,6 +417,12 @@ class TestEveryMethod:
         assert seen["messages"] <= 4 * 10
         short = last("--methods=pens", "--second_stage=2", "--num_candidates=4")
         assert short["messages"] <= 4 + 9 * 3
+        # A matching every fiftieth of ten rounds is one in every round.
+        often, rarely = (
+            last("--methods=panm_loss", *flags)["messages"]
+            for flags in ((), ("--matching_every=11",))
+        )
+        assert often > rarely
 
     def test_agents_find_their_cluster(self, run):
         """Sixteen agents, half of which see digits upside down."""

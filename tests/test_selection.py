@@ -34,7 +34,7 @@ from p2pjax.selection import d_cliques as cliques
 from p2pjax.selection.base import View
 from p2pjax.selection.dac import DACState, dac, risen
 from p2pjax.selection.diple import bisected, derivative, line_search, normalised
-from p2pjax.selection.l2c import l2c
+from p2pjax.selection.l2c import l2c, learning_rate
 from p2pjax.selection.max_in_load import admitted, max_in_load
 from p2pjax.selection.panm import matched, panm
 from p2pjax.selection.pens import is_kept_often, pens
@@ -362,7 +362,7 @@ class TestPANM:
             )
             for all_ in (True, False)
         )
-        state, sizes = None, []
+        state, sizes, num_kept = None, [], 0
         for t in range(40):
             before = state
             _, pulled, state = ask(t, state)
@@ -377,9 +377,19 @@ class TestPANM:
                 assert (fetched <= 4 + 4 + 2).all() and (fetched >= 4 + 2).all()
             if t + 1 >= 10:  # as the thesis counts, only what is examined costs
                 _, cheap, _ = as_in_the_thesis(t, before)
-                wanted = (fetched > 2) * (cheap.mask.sum(1))
-                assert (cheap.mask.sum(1) == wanted).all()
-                assert (cheap.mask.sum(1) <= 8).all()
+                num_inside = sizes[-2]
+                num_examined = np.minimum(num_inside, 4) + np.minimum(
+                    11 - num_inside, 4
+                )
+                is_matching = (t + 1) % 5 == 0
+                assert (cheap.mask.sum(1) == is_matching * num_examined).all()
+                is_examined = np.zeros((12, 12), bool)
+                agent, slot = np.nonzero(cheap.mask)
+                is_examined[agent, np.asarray(cheap.ids)[agent, slot]] = True
+                has_changed = np.asarray(state.bag) != np.asarray(before.bag)
+                assert (has_changed <= is_examined).all()
+                num_kept += (np.asarray(before.bag) & ~is_examined).sum() * is_matching
+        assert num_kept > 0  # members that a matching did not examine
         # Nobody from outside is in anybody's bag, and most of the cluster is; but a
         # bag of two with nearly equal losses takes others for a different group.
         is_inside = (cluster[:, None] == cluster) & ~np.eye(12, dtype=bool)
@@ -407,6 +417,22 @@ def test_leaves_that_stay_are_not_compared():
 
 
 class TestL2C:
+    def test_rate_falls(self):
+        close([learning_rate(step) for step in (0, 100, 300)], [0.1, 0.05, 0.025])
+        view = known_losses(np.tile([0.5, 1, 2], (3, 1)), tables.everybody(3))
+        with jax.numpy_dtype_promotion("standard"):
+            ask = chooser(l2c(num_kept=2), view)
+            _, _, first = ask()
+            _, _, second = ask(1, first)
+            gradients = [
+                jax.nn.softmax(logits) - jax.nn.softmax(-np.array([0.5, 1, 2]) / 2)
+                for logits in (np.zeros(3), first.logits[0])
+            ]
+        mean = (0.9 * 0.1 * gradients[0] + 0.1 * gradients[1]) / (1 - 0.9**2)
+        square = 0.999 * 0.001 * gradients[0] ** 2 + 0.001 * gradients[1] ** 2
+        step = mean / (np.sqrt(square / (1 - 0.999**2)) + 1e-7)
+        close(second.logits[0] - first.logits[0], -0.1 / 1.01 * step, atol=1e-5)
+
     def test_surrogate(self):
         vector = VECTORS["l2c_surrogate"]
         losses = np.tile(np.array([0.5, 1, 2]), (3, 1))

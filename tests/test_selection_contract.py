@@ -58,11 +58,23 @@ METHODS = {
     "panm_capped": max_in_load(panm(**STAGES), 2),
     "pens_with_views": view_size(PENS, 2),
     "dac_capped_with_views": max_in_load(view_size(dac(num_peers=2), 3), 2),
+    "sparse_capped": max_in_load(sparse(), 1),
+    "pens_capped": max_in_load(PENS, 2),
+    "l2c_capped_with_views": max_in_load(
+        view_size(l2c(num_kept=1, num_rounds_all=3, optimizer=SLOW_STEPS), 2), 2
+    ),
     **eval(f"{{{GUIDE_ROWS[0]}}}", GUIDE),
 }
 # Whose programs take longest to compile, and others that share their parts.
 SLOW = {"dac_probe", "panm_probe", "panm_capped", "pens_with_views", "l2c"}
-CAPS = {"panm_capped": 2, "dac_capped_with_views": 2}
+SLOW |= {"pens_capped", "l2c_capped_with_views"}
+CAPS = {
+    "panm_capped": 2,
+    "dac_capped_with_views": 2,
+    "sparse_capped": 1,
+    "pens_capped": 2,
+    "l2c_capped_with_views": 2,
+}
 
 
 def evaluate_fn(variables, batch):
@@ -143,22 +155,27 @@ def check_round(state, info, is_permitted, cap):
     assert (weight >= 0).all()
     np.testing.assert_allclose(weight.sum(1), 1, atol=1e-5)
     assert ((weight > 0) | (ids == own)).all()  # padding is the agent itself
-    fetched = np.zeros(is_permitted.shape)
-    np.add.at(fetched, (own, info.links.sender), info.links.arrived)
+    fetched, merged = check_traffic(state, info, is_permitted)
     assert set(np.unique(fetched)) <= {0, 1}  # nobody twice
-    assert not fetched.diagonal().any()
-    assert is_permitted[fetched > 0].all()
-    merged = np.zeros(is_permitted.shape)
-    np.add.at(merged, (own, info.merged.sender), info.merged.arrived)
-    assert (merged <= fetched).all()
     assert (merged.sum(1) == ((weight > 0) & (ids != own)).sum(1)).all()
+    assert fetched.sum(0).max() <= cap
+    return merged
+
+
+def check_traffic(state, info, is_permitted):
+    """What every algorithm promises; how often was fetched and merged, `[N, N]`."""
+    own = np.arange(len(is_permitted))[:, None]
+    fetched, merged = np.zeros((2, *is_permitted.shape))
+    for pairs, links in ((fetched, info.links), (merged, info.merged)):
+        np.add.at(pairs, (own, links.sender), links.arrived)
+    assert is_permitted[fetched > 0].all()
+    assert (merged <= fetched).all()
     assert (info.sent == fetched.sum(0)).all()
     assert (info.received == fetched.sum(1)).all()
     assert ((info.payload > 0) == (info.sent > 0)).all()
-    assert fetched.sum(0).max() <= cap
     for leaf in jax.tree.leaves(state):
         assert np.isfinite(leaf).all()
-    return merged
+    return fetched, merged
 
 
 def members(graph):
@@ -174,18 +191,21 @@ def marked(names, is_slow):
     ]
 
 
+def keys_and_one_again():
+    """Two keys, and the first of them once more."""
+    data = jax.random.key_data(jax.random.split(jax.random.key(3)))
+    return jax.random.wrap_key_data(data[np.array([0, 1, 0])])
+
+
 class TestContract:
     @pytest.mark.parametrize("name", marked(METHODS, SLOW.__contains__))
     def test_four_agents(self, name):
         """Traces once, seeds side by side, same key same peers."""
         world = random_world(4)
-        keys = jax.random.wrap_key_data(
-            jax.random.key_data(jax.random.split(jax.random.key(3)))[
-                np.array([0, 1, 0])
-            ]
-        )
         algorithm = build(name, GRAPH, training.VMAP)
-        for results in stepped(algorithm, world, keys, range(NUM_ROUNDS)):
+        for results in stepped(
+            algorithm, world, keys_and_one_again(), range(NUM_ROUNDS)
+        ):
             for seed in range(2):
                 one = jax.tree.map(lambda leaf, seed=seed: leaf[seed], results)
                 check_round(*one, members(GRAPH), CAPS.get(name, 4))
@@ -225,16 +245,21 @@ def assert_same(one, other):
 
 ALGORITHMS = {
     **{name: lambda name=name, **o: build_on(METHODS[name], **o) for name in METHODS},
-    "diple_cycle": lambda agent_loop: diple(
-        TASK, LEARNER, batch_size=2, agent_loop=agent_loop
+    "diple_cycle": lambda agent_loop, **o: diple(
+        TASK, LEARNER, batch_size=2, agent_loop=agent_loop, **o
     ),
-    "d_cliques": lambda agent_loop: d_cliques(
+    "d_cliques": lambda agent_loop, num_agents=8: d_cliques(
         TASK,
         optax.sgd(0.1, momentum=0.9),
-        np.array([0, 1, 0, 1, 0, 0, 1, 1]),
+        np.array([0, 1, 0, 1, 0, 0, 1, 1])[:num_agents],
         batch_size=2,
         agent_loop=agent_loop,
     ),
+}
+# More than a choice of peers: algorithms of their own, and with how many agents.
+FOUR_AGENTS = {
+    "diple_cycle": {"graph": GRAPH},
+    "d_cliques": {"num_agents": 4},
 }
 QUICK = ("pens",)
 
@@ -263,6 +288,19 @@ def test_several_devices_give_the_numbers_of_one(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["diple_cycle", "d_cliques"])
 class TestOtherAlgorithms:
+    def test_four_agents(self, name):
+        """Traces once, seeds side by side, same key same numbers."""
+        algorithm = ALGORITHMS[name](agent_loop=training.VMAP, **FOUR_AGENTS[name])
+        graph = members(GRAPH) if name == "diple_cycle" else ~np.eye(4, dtype=bool)
+        for results in stepped(
+            algorithm, random_world(4), keys_and_one_again(), range(3)
+        ):
+            for seed in range(2):
+                one = jax.tree.map(lambda leaf, seed=seed: leaf[seed], results)
+                check_traffic(*one, graph)
+            for leaf in jax.tree.leaves(results):
+                assert (leaf[0] == leaf[2]).all()
+
     def test_agents_in_place_and_side_by_side(self, name):
         world = random_world(8)
         results = [

@@ -53,7 +53,7 @@ def _derivative(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     recurrent_dot = to_gates(state, kernel_dot) + bias_dot[None, None]
     entering = (by_recurrent * recurrent_dot + by_projected * projected_dot).sum(2)
 
-    def step(state_dot: Array, inputs: PyTree) -> tuple[Array, None]:
+    def step(state_dot: PyTree, inputs: PyTree) -> tuple[PyTree, None]:
         by_recurrent, by_state, entering = inputs
         recurrent_dot = to_gates(state_dot, kernel)
         new = (by_recurrent * recurrent_dot).sum(1) + by_state * state_dot + entering

@@ -66,7 +66,7 @@ def dac(
         logits = factor * tables.lookup(state.similarity, view.permitted)
         likely = tables.where(is_likely(logits, view.permitted), view.permitted)
         wanted = tables.drawn(key_draw, likely, num_peers, logits)
-        asked = admitted(key_admit, view, wanted)
+        asked = admitted(key_admit, view._replace(permitted=likely), wanted)
         found = compare.measure(state.memory, view, asked)
         is_met = state.is_met | tables.members(asked)
         met = tables.written(state.similarity, asked, jnp.maximum(found, 0))

@@ -35,7 +35,7 @@ def admitted(
 
     Args:
       key: of the lottery.
-      view: says whom an agent may be sent to instead.
+      view: its `permitted` says whom an agent may be sent to instead.
       wanted: different peers.
       before: what was fetched in this round already and keeps its places.
     """

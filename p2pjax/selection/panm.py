@@ -96,8 +96,9 @@ def panm(
             examined, bag = jax.lax.cond(
                 (t + 1) % matching_every == 0, match, keep_bag, state
             )
-            wanted = tables.drawn(key_merge, inside(bag, view), num_peers)
-            chosen = admitted(keys_admit[1], view, wanted, examined)
+            known = view._replace(permitted=inside(bag, view))
+            wanted = tables.drawn(key_merge, known.permitted, num_peers)
+            chosen = admitted(keys_admit[1], known, wanted, examined)
             is_counted = tables.lookup(tables.members(examined), chosen) | counts_all
             pulled = cost(view, examined, tables.where(is_counted, chosen))
             return chosen, pulled, state._replace(bag=bag)

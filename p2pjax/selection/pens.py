@@ -60,7 +60,7 @@ def pens(
             has_any = known.mask.any(1, keepdims=True)
             known = tables.where(known.mask | ~has_any, view.permitted)
             chosen = tables.drawn(key_draw, known, num_peers)
-            chosen = admitted(key_admit, view, chosen)
+            chosen = admitted(key_admit, view._replace(permitted=known), chosen)
             return chosen, fetched(chosen, num_candidates), kept
 
         chosen, pulled, kept = jax.lax.cond(
