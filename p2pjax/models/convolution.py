@@ -34,11 +34,13 @@ class Geometry(NamedTuple):
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def convolve(x: Array, kernel: Array, geometry: Geometry) -> Array:
     """Images `[B, H, W, in]` and kernel `[height, width, in, out]` to images."""
-    return _plain(x, kernel, geometry)
+    return plain_convolution(x, kernel, geometry)
 
 
-def _plain(x: Array, kernel: Array, geometry: Geometry, spread: Pair = (1, 1)) -> Array:
-    """XLA's convolution; `spread` puts the pixels of `x` that far apart."""
+def plain_convolution(
+    x: Array, kernel: Array, geometry: Geometry, spread: Pair = (1, 1)
+) -> Array:
+    """XLA's own; `spread` puts the pixels of `x` that far apart."""
     stride, padding, dilation = geometry
     return jax.lax.conv_general_dilated(
         jnp.asarray(x),
@@ -54,7 +56,7 @@ def _plain(x: Array, kernel: Array, geometry: Geometry, spread: Pair = (1, 1)) -
 def _convolve_forward(
     x: Array, kernel: Array, geometry: Geometry
 ) -> tuple[Array, tuple[Array, Array]]:
-    return _plain(x, kernel, geometry), (x, kernel)
+    return plain_convolution(x, kernel, geometry), (x, kernel)
 
 
 def _convolve_backward(
@@ -67,7 +69,9 @@ def _convolve_backward(
         )
 
     def autodiff(x: Array, kernel: Array, gradient: Array) -> tuple[Array, Array]:
-        _, pull_back = jax.vjp(lambda x, k: _plain(x, k, geometry), x, kernel)
+        _, pull_back = jax.vjp(
+            lambda x, k: plain_convolution(x, k, geometry), x, kernel
+        )
         return pull_back(gradient)
 
     return jax.lax.platform_dependent(*inputs, gradient, cpu=own, default=autodiff)
@@ -94,7 +98,7 @@ def _gradient_of_images(
     total, zero, none = jnp.zeros_like(x), jnp.zeros((), x.dtype), (0, 0, 0)
     for row in range(kernel.shape[0]):
         one_row = mirrored[row : row + 1]
-        reached = _plain(gradient, one_row, across, spread=(1, stride[1]))
+        reached = plain_convolution(gradient, one_row, across, spread=(1, stride[1]))
         first = row * dilation[0] - top
         rows = (first, height - spans[0] - first, stride[0] - 1)
         total = total + jax.lax.pad(reached, zero, (none, rows, none, none))
@@ -112,7 +116,9 @@ def _gradient_of_kernel(
         span = stride[axis] * (gradient.shape[axis + 1] - 1)
         after.append((low, reach + span + 1 - x.shape[axis + 1] - low))
     over = Geometry(dilation, (after[0], after[1]), stride)
-    found = _plain(x.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), over)
+    found = plain_convolution(
+        x.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), over
+    )
     return found.transpose(1, 2, 0, 3)
 
 
@@ -122,16 +128,16 @@ def max_pool(x: Array, size: int, stride: int) -> Array:
 
     The gradient goes to the first of equal pixels.
     """
-    return _pool(x, size, stride)
+    return plain_pooling(x, size, stride)
 
 
-def _pool(x: Array, size: int, stride: int) -> Array:
+def plain_pooling(x: Array, size: int, stride: int) -> Array:
     window, strides = (1, size, size, 1), (1, stride, stride, 1)
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "VALID")
 
 
 def _pool_forward(x: Array, size: int, stride: int) -> tuple[Array, Array]:
-    return _pool(x, size, stride), x
+    return plain_pooling(x, size, stride), x
 
 
 def _pool_backward(size: int, stride: int, x: Array, gradient: Array) -> tuple[Array]:
@@ -157,7 +163,7 @@ def _pool_backward(size: int, stride: int, x: Array, gradient: Array) -> tuple[A
         return total
 
     def autodiff(x: Array, gradient: Array) -> Array:
-        return jax.vjp(lambda x: _pool(x, size, stride), x)[1](gradient)[0]
+        return jax.vjp(lambda x: plain_pooling(x, size, stride), x)[1](gradient)[0]
 
     return (jax.lax.platform_dependent(x, gradient, cpu=own, default=autodiff),)
 

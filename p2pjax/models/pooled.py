@@ -1,10 +1,10 @@
 """A convolution and the maximum pooling after it, in one layer.
 
-Where channels are few, XLA:CPU's convolutions have little to do per pixel. There the
-layer is a matrix product: blocks of `pool` x `pool` pixels become channels, before and
-after, and the surroundings of every block a column. So all results of a pooling window
-lie in one column, channels come first, and elementwise work runs along pixels, which
-are many. Gradients are autodiff's, in both directions.
+Where channels are few, XLA:CPU's convolutions have little to do per pixel. There, and
+on CPUs only, the layer is a matrix product: blocks of `pool` x `pool` pixels become
+channels, before and after, and the surroundings of every block a column. So all results
+of a pooling window lie in one column, channels come first, and elementwise work runs
+along pixels, which are many. Gradients are autodiff's, in both directions.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.models.convolution import Geometry, convolve, max_pool
+from p2pjax.models.convolution import (
+    Geometry,
+    convolve,
+    max_pool,
+    plain_convolution,
+    plain_pooling,
+)
 from p2pjax.types import Array
 
 # Up to so many features a pooling by two is faster as a matrix product on a CPU. A step
@@ -48,10 +54,20 @@ class PooledConvolution(nn.Module):
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         is_small = self.features <= FEW_CHANNELS and self.pool == 2
-        if is_small and self.activation in NEVER_FALLING:
+
+        def in_products(x: Array, kernel: Array, bias: Array) -> Array:
             windows, sizes = in_windows(x.transpose(3, 0, 1, 2), kernel, self.pool)
             best = self.activation(window_max(windows) + bias.reshape(-1, 1))
             return best.reshape(-1, len(x), *sizes).transpose(1, 2, 3, 0)
+
+        def plainly(x: Array, kernel: Array, bias: Array) -> Array:
+            out = plain_convolution(x, kernel, Geometry()) + bias.reshape(1, 1, 1, -1)
+            return plain_pooling(self.activation(out), self.pool, self.pool)
+
+        if is_small and self.activation in NEVER_FALLING:
+            return jax.lax.platform_dependent(
+                x, kernel, bias, cpu=in_products, default=plainly
+            )
         out = convolve(x, kernel, Geometry()) + bias.reshape(1, 1, 1, -1)
         return max_pool(self.activation(out), self.pool, self.pool)
 
