@@ -14,7 +14,7 @@ from absl import flags
 
 from data import binary_vectors
 from data.binary_vectors import Patterns
-from experiments import averaging_study, common, figures
+from experiments import averaging_study, common, figures, jobs
 from experiments.averaging_schemes import one_model
 from experiments.averaging_study import (
     Case,
@@ -76,7 +76,7 @@ def make_cases() -> list[Case]:
             cells = (_NUM_BITS.value, hidden) if hidden else (0, 0)
             scheme = one_model(network, cells, _NUM_AGENTS.value, _NUM_AGENTS.value)
             setting = {"hidden": hidden, "modified": modified}
-            same_in_all_runs = partial(_same, world)
+            same_in_all_runs = partial(_same, jobs.own_examples(world))
             cases.append(Case(f"hidden_{hidden}", setting, scheme, same_in_all_runs))
     return cases
 

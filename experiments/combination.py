@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax
 import numpy as np
 import optax
 from absl import flags
@@ -255,6 +256,11 @@ def make_jobs() -> list[runner.Job]:
             ({"hosts": hosts}, jobs.kept(partial(digits_world, examples, hosts)))
             for hosts in common.integers("hosts", _HOSTS.value)
         ]
+    if "centralized" in _SCHEMES.value and jax.process_count() > 1:
+        raise InputError(
+            f"Need one process for the scheme centralized, got {jax.process_count()}: "
+            "leave it out of --schemes, or leave out --num_processes."
+        )
     programs = {scheme: build_program(scheme, task) for scheme in _SCHEMES.value}
     return [
         _job(scheme, program, setting, worlds, run)

@@ -12,7 +12,7 @@ from experiments import common
 from experiments.run_folder import Row
 from p2pjax import sharding
 from p2pjax.algorithms.base import Algorithm
-from p2pjax.data import World, over_splits
+from p2pjax.data import AgentData, World, over_splits
 from p2pjax.simulate import Evaluate, Start, prepare, side_by_side
 from p2pjax.types import PyTree
 
@@ -128,31 +128,44 @@ def _prepared(job: Job) -> Start:
         return prepare(job.key, job.algorithm, world, common.NUM_ROUNDS.value)
 
 
-def kept(make_world: Callable[[int], World]) -> Callable[[int], World]:
+def kept(
+    make_world: Callable[[int], World], names: Sequence[str] | None = None
+) -> Callable[[int], World]:
     """Makes the world of a run once.
 
     Of several processes each keeps its own agents' examples only; all runs' are then
     made at once, so that what they are made of need not be kept either.
+
+    Args:
+      make_world: of a run.
+      names: see `own_examples`.
     """
     if jax.process_count() == 1:
         return cache(make_world)
-    worlds = [own_examples(make_world(run)) for run in range(common.NUM_RUNS.value)]
+    worlds = [
+        own_examples(make_world(run), names) for run in range(common.NUM_RUNS.value)
+    ]
     return worlds.__getitem__
 
 
-def own_examples(world: World) -> World:
+def own_examples(world: World, names: Sequence[str] | None = None) -> World:
     """The world as one of several processes needs it, with its own agents' examples.
 
     They are where the agents will be trained; everybody knows all sizes and groups.
+
+    Args:
+      world: of all agents.
+      names: what of the examples is to be its own agents' only; all if not given.
     """
     if jax.process_count() == 1:
         return world
+
+    def own(split: AgentData) -> AgentData:
+        chosen = {name: split.examples[name] for name in names or split.examples}
+        return split._replace(examples={**split.examples, **sharding.place(chosen)})
+
     with devices_of(world):
-        return over_splits(
-            lambda split: split._replace(examples=sharding.place(split.examples)),
-            [world],
-            world.cluster,
-        )
+        return over_splits(own, [world], world.cluster)
 
 
 def devices_of(world: World) -> AbstractContextManager:

@@ -7,8 +7,10 @@ the same digits. A study compares averaging schemes (`mnist_studies`) and varies
 thing, whose values `--values` lists.
 """
 
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 
+import jax
 import numpy as np
 from absl import flags
 
@@ -17,6 +19,7 @@ from experiments import (
     averaging_study,
     common,
     figures,
+    jobs,
     mnist_auto,
     mnist_studies,
 )
@@ -93,16 +96,44 @@ def network_layout(examples: Examples) -> Layout:
 
 
 def make_blocks(
-    examples: Examples, run: int, num_agents: int, train_size: int
+    examples: Examples,
+    num_agents: int,
+    train_size: int,
+    turns: tuple[int, ...] | None,
+    run: int,
 ) -> World:
-    """Shuffled and cut into blocks anew in every run; nobody's labels permuted yet."""
-    return partition.in_blocks(
+    """Shuffled and cut into blocks anew in every run; nobody's labels permuted yet.
+
+    The images of agent n are turned by `turns[n]` times 90 degrees, if given.
+    """
+    world = partition.in_blocks(
         examples,
         np.random.default_rng([common.SEED.value, run]),
         num_agents=num_agents,
         train_size=train_size,
         test_size=_TEST_SIZE.value,
     )
+    return world if turns is None else partition.rotate(world, np.asarray(turns))
+
+
+def blocks_of_runs(examples: Examples) -> mnist_studies.Blocks:
+    """Blocks by run, which serve all schemes of a value of the study.
+
+    One process keeps as many as there are runs. Of several, each keeps its own agents'
+    images of all, and not those that they are made of.
+    """
+    latest = lru_cache(common.NUM_RUNS.value)(partial(make_blocks, examples))
+
+    @cache
+    def blocks(
+        num_agents: int, train_size: int, turns: tuple[int, ...] | None = None
+    ) -> Callable[[int], World]:
+        make_world = partial(latest, num_agents, train_size, turns)
+        if jax.process_count() == 1:
+            return make_world
+        return jobs.kept(make_world, names=("x",))
+
+    return blocks
 
 
 def make_cases(examples: Examples) -> list[Case]:
@@ -121,8 +152,7 @@ def make_cases(examples: Examples) -> list[Case]:
             train_size=_TRAIN_SIZE.value,
             levels=tuple(common.integers("levels", _LEVELS.value)),
             neutral_input=_NEUTRAL_INPUT.value,
-            # A run's blocks serve all schemes of a value.
-            blocks=lru_cache(common.NUM_RUNS.value)(partial(make_blocks, examples)),
+            blocks=blocks_of_runs(examples),
         ),
         values,
     )

@@ -7,16 +7,15 @@ anew, so that all schemes train equally long.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from experiments import common, figures, runner
+from experiments import common, figures, jobs, runner
 from experiments.averaging_schemes import level_layout, within_groups
 from experiments.averaging_study import Case, perceptron_program
-from experiments.mnist_studies import Setup, Study, all_orders, permuted_world
-from p2pjax import InputError, grouping, partition, slices
+from experiments.mnist_studies import Setup, Study, all_orders, permuted_worlds
+from p2pjax import InputError, grouping, sharding, slices
 from p2pjax.algorithms.base import Algorithm
 from p2pjax.data import World
 from p2pjax.simulate import initial_state, simulate
@@ -27,8 +26,7 @@ from p2pjax.types import Array, Variables
 def permuted_labels(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
     """The groups of P-M4: all permutations of the last three classes."""
     tables, _ = all_orders(setup)
-    worlds = partial(permuted_world, setup, tables, None)
-    return _cases(setup, worlds, warm_ups)
+    return _cases(setup, permuted_worlds(setup, tables), warm_ups)
 
 
 def rotated_images(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
@@ -39,11 +37,7 @@ def rotated_images(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
             f"{setup.num_agents}."
         )
     turns = np.arange(setup.num_agents) * 4 // setup.num_agents
-
-    def worlds(run: int) -> World:
-        blocks = setup.blocks(run, setup.num_agents, setup.train_size)
-        return partition.rotate(blocks, turns)
-
+    worlds = setup.blocks(setup.num_agents, setup.train_size, tuple(turns.tolist()))
     return _cases(setup, worlds, warm_ups)
 
 
@@ -86,16 +80,18 @@ def found_groups(
 ) -> np.ndarray:
     """Groups `[N]` after `warm_up` mini-batches of local training."""
     key = runner.run_key(run)
-    start = algorithm.models(initial_state(key, algorithm, world)).params
-    (snapshot,) = simulate(
-        key,
-        algorithm,
-        world,
-        warm_up,
-        eval_every=warm_up,
-        evaluate=_nothing,
-    )
-    trained = algorithm.models(snapshot.state).params
+    with jobs.devices_of(world):
+        start = algorithm.models(initial_state(key, algorithm, world)).params
+        (snapshot,) = simulate(
+            key,
+            algorithm,
+            world,
+            warm_up,
+            eval_every=warm_up,
+            evaluate=_nothing,
+        )
+        trained = algorithm.models(snapshot.state).params
+        start, trained = sharding.on_host((start, trained))
     return grouping.groups(grouping.update_similarity(start, trained))
 
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,7 +35,17 @@ class Setup(NamedTuple):
     train_size: int
     levels: tuple[int, ...]
     neutral_input: bool
-    blocks: Callable[[int, int, int], World]  # (run, agents, train size)
+    blocks: "Blocks"
+
+
+class Blocks(Protocol):
+    """Images of so many agents, by run; nobody's labels are permuted yet."""
+
+    def __call__(
+        self, num_agents: int, train_size: int, turns: tuple[int, ...] | None = None
+    ) -> Callable[[int], World]:
+        """With `turns`, the images of agent n are rotated by `turns[n]` quarters."""
+        ...
 
 
 class Study(NamedTuple):
@@ -64,12 +74,12 @@ def swap(table: np.ndarray, a: int, b: int) -> np.ndarray:
     return table
 
 
-def permuted_world(
-    setup: Setup, tables: np.ndarray, train_size: int | None, run: int
-) -> World:
-    """Data of a run in which agent n has the labels `tables[n]`."""
-    size = train_size or setup.train_size
-    return partition.relabel(setup.blocks(run, len(tables), size), tables)
+def permuted_worlds(
+    setup: Setup, tables: np.ndarray, train_size: int | None = None
+) -> Callable[[int], World]:
+    """Data by run, in which agent n has the labels `tables[n]`."""
+    blocks = setup.blocks(len(tables), train_size or setup.train_size)
+    return lambda run: partition.relabel(blocks(run), tables)
 
 
 def some_permuted(
@@ -95,7 +105,7 @@ def at_levels(
     batch_size: int | None = None,
 ) -> list[Case]:
     """One global model of growing size."""
-    worlds = partial(permuted_world, setup, tables, train_size)
+    worlds = permuted_worlds(setup, tables, train_size)
     return level_cases(
         setup.network, setup.levels, len(tables), worlds, setting, batch_size
     )
@@ -198,7 +208,7 @@ def _compare(
         f"level_{level_beside}_semi_local": beside,
         f"level_{level_beside}_semi_local_depends": beside._replace(depends=on_shared),
     }
-    worlds = partial(permuted_world, setup, tables, None)
+    worlds = permuted_worlds(setup, tables)
     return [
         Case(name, {"batch_size": size}, scheme, worlds, size)
         for size in batch_sizes
@@ -256,7 +266,7 @@ def layouts(setup: Setup, lengths: tuple[int, ...]) -> list[Case]:
                     "-".join(map(str, cells)),
                     {"cycle": r},
                     one_model(network, cells, setup.num_agents, setup.num_agents),
-                    partial(permuted_world, setup, tables, None),
+                    permuted_worlds(setup, tables),
                 )
             )
     return cases

@@ -16,7 +16,7 @@ import numpy as np
 
 from p2pjax import sharding
 from p2pjax.topology import Topology
-from p2pjax.training import IN_PLACE, VMAP, map_agents
+from p2pjax.training import IN_PLACE, VMAP, map_agents, resolved
 from p2pjax.types import Array, PyTree, Variables
 
 PairFn = Callable[[PyTree, PyTree], Array]  # (a peer's model, what an agent has) -> []
@@ -54,6 +54,7 @@ def over_pairs(
 
     def on_device(models: PyTree, own: PyTree, neighbor: Array, mask: Array) -> Array:
         num_own, num_slots = neighbor.shape
+        side_by_side = resolved(agent_loop, models)
         wanted = jnp.where(mask, neighbor, NOBODY).ravel()
         place = jnp.argsort(wanted)
         pairs = _Pairs(place // num_slots, wanted[place], place)
@@ -62,10 +63,12 @@ def over_pairs(
         first, num_shards = sharding.first_agent(num_own), sharding.num_shards()
         for shard in range(num_shards):
             here = pairs._replace(model=pairs.model - first)
-            if agent_loop == IN_PLACE:
+            if side_by_side == IN_PLACE:
                 values = _by_model(pair_fn, models, own, here, values)
             else:
-                width = num_own if agent_loop == VMAP else min(agent_loop, len(place))
+                width = (
+                    num_own if side_by_side == VMAP else min(side_by_side, len(place))
+                )
                 values = _side_by_side(pair_fn, models, own, here, values, width)
             if shard + 1 < num_shards:
                 models = sharding.from_next(models)

@@ -45,8 +45,9 @@ def agents_mesh(num_agents: int, num_devices: int | None = None) -> Mesh:
 
     All processes take part, each with as many devices as the others.
     """
-    most = min(num_devices or jax.device_count(), jax.device_count())
     size = jax.process_count()
+    held = size * min(len(jax.local_devices(process)) for process in range(size))
+    most = min(num_devices or held, held)
     fitting = [n for n in range(size, most + 1, size) if num_agents % n == 0]
     if not fitting:
         raise InputError(
@@ -147,7 +148,8 @@ def _put(leaf: Array, where: NamedSharding) -> jax.Array:
     if isinstance(leaf, jax.Array) or where.is_fully_addressable:
         return jax.device_put(leaf, where)
     # `device_put` would send all of it to all processes, to see whether it is the same.
-    return jax.make_array_from_callback(leaf.shape, where, lambda at: leaf[at])
+    # A copy, which does not keep the others' examples.
+    return jax.make_array_from_callback(leaf.shape, where, lambda at: leaf[at].copy())
 
 
 def placed(tree: PyTree, axis: int = 0) -> PyTree:

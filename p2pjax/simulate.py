@@ -17,7 +17,7 @@ from p2pjax.data import World, whole_set
 from p2pjax.sharding import on_host, place, placed, stay_placed
 from p2pjax.task_groups import Group, of_task
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, VMAP, map_agents
+from p2pjax.training import AUTO, VMAP, map_agents, resolved
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 # (models of all agents, world) -> named values, [N] per agent or any other shape
@@ -208,7 +208,7 @@ def _advance(
     return (jax.vmap(one_run) if key.ndim else one_run)(key, inputs, state, world)
 
 
-def on_test_sets(task: Task, agent_loop: int = IN_PLACE) -> Evaluate:
+def on_test_sets(task: Task, agent_loop: int = AUTO) -> Evaluate:
     """Means of the task's metrics over every agent's own test set, `[N]` each."""
 
     def evaluate_fn(models: Variables, world: World) -> dict[str, Array]:
@@ -224,7 +224,7 @@ def on_test_sets(task: Task, agent_loop: int = IN_PLACE) -> Evaluate:
 
 
 def on_test_sets_of_groups(
-    groups: Sequence[Group], scores: Sequence[str], agent_loop: int = IN_PLACE
+    groups: Sequence[Group], scores: Sequence[str], agent_loop: int = AUTO
 ) -> Evaluate:
     """Every agent's score and loss on its own test set, `[N]` each.
 
@@ -256,7 +256,7 @@ def on_test_sets_of_groups(
                 return {"accuracy": means[scores[number]], "loss": means["loss"]}
 
             agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)
-            if agent_loop == VMAP:
+            if resolved(agent_loop, models) == VMAP:
                 values.append(jax.vmap(one_agent)(agents))
             else:
                 values.append(jax.lax.map(one_agent, agents))

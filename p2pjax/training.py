@@ -16,6 +16,7 @@ from p2pjax.tasks import Task
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
 
 # The agent loop: how many agents advance side by side.
+AUTO = -1  # whatever of the following suits the network and the machine
 VMAP = 0  # all of them in one batched program: for accelerators
 IN_PLACE = 1  # one after the other, each in cache, no second copy: for CPUs
 CHUNK = 10  # so many at a time: for small networks on CPUs
@@ -45,9 +46,33 @@ def fastest_agent_loop(task: Task | None, backend: str | None = None) -> int:
         return VMAP
     if task is None:
         return IN_PLACE
-    params = jax.tree.leaves(jax.eval_shape(task.init, jax.random.key(0)).params)
-    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
-    convolves = any(leaf.ndim == 4 for leaf in params)
+    return _fastest_on_cpu(jax.eval_shape(task.init, jax.random.key(0)).params)
+
+
+def resolved(agent_loop: int, agents: PyTree) -> int:
+    """The form that `AUTO` stands for; any other is what it is.
+
+    Args:
+      agent_loop: see `map_agents`.
+      agents: what is mapped, leaves `[N, ...]`; the first `Variables` in it say which
+        network it is.
+    """
+    if agent_loop != AUTO:
+        return agent_loop
+    if jax.default_backend() != "cpu":
+        return VMAP
+
+    nodes = jax.tree.leaves(agents, is_leaf=lambda node: isinstance(node, Variables))
+    for node in nodes:
+        if isinstance(node, Variables):
+            return _fastest_on_cpu(jax.eval_shape(_first, node.params))
+    return IN_PLACE
+
+
+def _fastest_on_cpu(params: PyTree) -> int:
+    leaves = jax.tree.leaves(params)
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    convolves = any(leaf.ndim == 4 for leaf in leaves)
     return CHUNK if num_bytes <= SMALL_BYTES and not convolves else IN_PLACE
 
 
@@ -297,20 +322,23 @@ def map_agents(
 
     Args:
       agent_fn: `(carry, inputs) -> (carry, output)` of one agent.
-      agent_loop: `VMAP`, `IN_PLACE`, or c > 1 for chunks of c agents. All forms give
+      agent_loop: `VMAP`, `IN_PLACE`, c > 1 for chunks of c agents, or `AUTO`. All give
         the same numbers. The looping ones overwrite the carry slice by slice, so that
         no second copy of it exists; they never read another agent. Under a mesh of
         agents (`sharding`) every device loops over its own.
     """
-    if agent_loop < 0:
+    if agent_loop < AUTO:
         raise InputError(
-            f"Need agent_loop of 0 (vmap), 1 (in place) or a chunk size, got "
+            "Need agent_loop of -1 (auto), 0 (vmap), 1 (in place) or a chunk size, got "
             f"{agent_loop}."
         )
 
-    def looped(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+    def mapped(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+        side_by_side = resolved(agent_loop, (carry, inputs))
+        if side_by_side == VMAP:
+            return jax.vmap(agent_fn)(carry, inputs)
         num_agents = jax.tree.leaves((carry, inputs))[0].shape[0]
-        chunk = min(agent_loop, num_agents)
+        chunk = min(side_by_side, num_agents)
         # One agent at a time runs without a batch axis: XLA's plain kernels.
         fn = _unbatched(agent_fn) if chunk == 1 else jax.vmap(agent_fn)
         output_shape = jax.eval_shape(jax.vmap(agent_fn), carry, inputs)[1]
@@ -335,16 +363,19 @@ def map_agents(
             state = advance(num_chunks * chunk, state, num_agents % chunk)
         return state
 
-    mapped = jax.vmap(agent_fn) if agent_loop == VMAP else looped
     return lambda carry, inputs: over_devices(mapped)(carry, inputs)
 
 
 def _unbatched(agent_fn: Callable) -> Callable:
     def fn(carry: PyTree, inputs: PyTree) -> PyTree:
-        one = jax.tree.map(lambda leaf: leaf[0], (carry, inputs))
+        one = _first((carry, inputs))
         return jax.tree.map(lambda leaf: leaf[None], agent_fn(*one))
 
     return fn
+
+
+def _first(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _slice(tree: PyTree, start: Array | int, width: int) -> PyTree:

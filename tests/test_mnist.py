@@ -22,10 +22,11 @@ def setup():
     x = np.arange(400, dtype=np.uint8)[:, None] % 250
     examples = Examples(x, y, np.zeros_like(y), 10)
 
-    def blocks(run, num_agents, train_size):
-        rng = np.random.default_rng(run)
-        return partition.in_blocks(
-            examples, rng, num_agents=num_agents, train_size=train_size, test_size=30
+    def blocks(num_agents, train_size, turns=None):
+        assert turns is None
+        sizes = {"num_agents": num_agents, "train_size": train_size, "test_size": 30}
+        return lambda run: partition.in_blocks(
+            examples, np.random.default_rng(run), **sizes
         )
 
     return Setup(CLASSIC, 16, 7, 10, (0, 80, 100), False, blocks)
@@ -44,7 +45,7 @@ def test_cycles_and_swaps():
 
 def test_only_the_permuted_agents_have_other_labels(setup):
     case = mnist_studies.level(setup, (50,))[0]
-    world, plain = case.make_world(3), setup.blocks(3, 16, 10)
+    world, plain = case.make_world(3), setup.blocks(16, 10)(3)
     for split, before in ((world.train, plain.train), (world.test, plain.test)):
         np.testing.assert_array_equal(split.examples["x"], before.examples["x"])
         y, old = split.examples["y"], before.examples["y"]
@@ -131,7 +132,7 @@ def test_semi_local_schemes_are_the_papers(setup):
     world = cases[0].make_world(0)
     np.testing.assert_array_equal(world.cluster, np.repeat(np.arange(6), 2))
     # Agents 2j and 2j + 1 have the j-th permutation of (7, 8, 9).
-    plain = setup.blocks(0, 12, 10).test.examples["y"][6]
+    plain = setup.blocks(12, 10)(0).test.examples["y"][6]
     found = world.test.examples["y"][6]
     for old, new in zip((7, 8, 9), (8, 9, 7), strict=True):
         assert (found[plain == old] == new).all()
@@ -151,7 +152,7 @@ def test_semi_local_and_local_schemes_are_the_papers(setup):
         PartialModel((0, 40, 15, 0), (2, 3)),
     )
     world = cases[0].make_world(0)
-    plain = setup.blocks(0, 4, 10).test.examples["y"]
+    plain = setup.blocks(4, 10)(0).test.examples["y"]
     found = world.test.examples["y"]
     np.testing.assert_array_equal(found[:2], plain[:2])
     np.testing.assert_array_equal(found[2], swap(np.arange(10), 8, 9)[plain[2]])

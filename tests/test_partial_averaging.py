@@ -524,8 +524,8 @@ def test_bad_settings_are_refused():
         build(SCHEME, drift=-1)
     with pytest.raises(InputError, match="batch size of 1 or more, got 0"):
         build(SCHEME, batch_size=0)
-    with pytest.raises(InputError, match="agent_loop of 0"):
-        build(SCHEME, agent_loop=-1)[0].round(
+    with pytest.raises(InputError, match=r"agent_loop of -1 \(auto\)"):
+        build(SCHEME, agent_loop=-2)[0].round(
             jax.random.key(0),
             jnp.int32(0),
             (),

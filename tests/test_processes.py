@@ -130,7 +130,44 @@ def test_two_processes_give_the_numbers_of_one(run, tmp_path):
     assert min(sizes) > 0.8 * max(sizes) > 10_000
 
 
+@pytest.mark.slow
+def test_processes_keep_the_images_of_their_own_agents(tmp_path):
+    """The script fails where a process keeps all of them."""
+    port = free_port()
+    script = [sys.executable, str(ROOT / "tests" / "keep_own_images.py"), str(port)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen(
+            [*script, str(number)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    printed, said, statuses = ended(started)
+    assert statuses == [0, 0], said
+    assert printed == ["5 arrays freed\n"] * 2
+
+
+@pytest.mark.slow
+def test_one_host_with_all_data_is_for_one_process(tmp_path):
+    started = start(tmp_path / "run", module="experiments.combination")
+    _, said, statuses = ended(started)
+    assert statuses == [2, 2]
+    assert said[0].startswith("Need one process for the scheme centralized, got 2")
+    assert said[0].count("\n") == 1
+
+
 OTHERS = {
+    "combination": (
+        "--schemes=local,mean",
+        "--study=digits",
+        "--hosts=4",
+        "--max_epochs=2",
+        "--batch_size=10",
+    ),
     "vsn": ("--train_size=20", "--test_size=20", "--batch_size=5", "--levels=80"),
     "mnist": (*TINY_DIGITS, "--values=5"),
     "associative": ("--modified=1", "--shared_hidden=300", "--batch_size=3"),
@@ -156,7 +193,9 @@ OTHERS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", OTHERS)
 def test_other_experiments(tmp_path, experiment):
-    args = (*OTHERS[experiment], "--num_agents=4", "--num_rounds=2", "--eval_every=1")
+    args = (*OTHERS[experiment], "--num_rounds=2", "--eval_every=1")
+    if experiment != "combination":  # whose agents are hosts
+        args = (*args, "--num_agents=4")
     folders = []
     for num_processes in (1, 2):
         folder = tmp_path / str(num_processes)

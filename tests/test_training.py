@@ -32,7 +32,7 @@ def setup(rng, sizes=None):
     return task, agents, jax.vmap(task.init)(keys)
 
 
-@pytest.mark.parametrize("agent_loop", [training.IN_PLACE, 2, 3, 7, 50])
+@pytest.mark.parametrize("agent_loop", [training.AUTO, training.IN_PLACE, 2, 3, 7, 50])
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_all_forms_of_the_agent_loop_agree(agent_loop, per_sample):
     task, agents, variables = setup(np.random.default_rng(0))
@@ -73,7 +73,7 @@ def test_one_step_in_place_copies_nobody_elses_state():
     assert not [line for line in copies if shape in line]
 
 
-@pytest.mark.parametrize("agent_loop", [training.IN_PLACE, 3, 50])
+@pytest.mark.parametrize("agent_loop", [training.AUTO, training.IN_PLACE, 3, 50])
 def test_all_forms_evaluate_alike(agent_loop):
     sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
     task, agents, variables = setup(np.random.default_rng(0), sizes)
@@ -95,10 +95,18 @@ def test_all_forms_evaluate_alike(agent_loop):
         (cnn.CNN((4,), (), 10), (28, 28), training.IN_PLACE),
     ],
 )
-def test_the_fastest_form_is_chosen(module, shape, expected):
+def test_the_fastest_form_is_chosen(module, shape, expected, monkeypatch):
     task = tasks.classification(module, shape, tasks.softmax_cross_entropy)
     assert training.fastest_agent_loop(task) == expected
     assert training.fastest_agent_loop(task, "cuda") == training.VMAP
+    # What is mapped says the same.
+    agents = jax.eval_shape(
+        jax.vmap(task.init), jax.random.split(jax.random.key(0), NUM_AGENTS)
+    )
+    assert training.resolved(training.AUTO, ((), agents)) == expected
+    assert training.resolved(3, ((), agents)) == 3
+    monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
+    assert training.resolved(training.AUTO, ((), agents)) == training.VMAP
 
 
 def test_padding_never_contributes():
@@ -170,7 +178,7 @@ def test_per_sample_takes_one_step_per_example():
 def test_a_loop_without_carry_maps_inputs():
     outputs = map_agents(lambda carry, x: (carry, x * 2), 2)((), jnp.arange(5))[1]
     assert outputs.tolist() == [0, 2, 4, 6, 8]
-    with pytest.raises(InputError, match="agent_loop of 0"):
+    with pytest.raises(InputError, match=r"agent_loop of -1 \(auto\)"):
         map_agents(lambda carry, x: (carry, x), -2)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,6 @@ def one_after_the_other(
     """The same events in a Python loop over two jitted functions of one agent."""
     learner = _learner(network)
     world = _world(network, num_agents, num_examples)
-    schedule = _schedule(num_agents, world)
     sampler = data.shuffled_epochs(batch_size, num_examples)
     num_steps = -(-num_examples // batch_size)
 
@@ -89,25 +88,46 @@ def one_after_the_other(
         {name: jnp.asarray(leaf[n]) for name, leaf in world.train.examples.items()}
         for n in range(num_agents)
     ]
-    epochs = [np.flatnonzero(schedule.epoch == e) for e in range(NUM_EPOCHS)]
-    arrivals: dict[int, list[int]] = {}
-    for receiver, source in zip(schedule.receiver, schedule.source, strict=True):
-        arrivals.setdefault(int(source), []).append(int(receiver))
+    drawn = epochs(network, num_agents, num_examples)
     number = 0
 
     def run() -> float:
         nonlocal number
-        at = 1 + number % (NUM_EPOCHS - 1)
-        for event in epochs[at].tolist():
-            agent = int(schedule.agent[event])
-            models[agent] = train(jnp.int32(event), models[agent], examples[agent])
-            for receiver in arrivals.get(event, ()):
+        events = drawn[number % len(drawn)]
+        for agent, receivers, at in events:
+            models[agent] = train(jnp.int32(at), models[agent], examples[agent])
+            for receiver in receivers:
                 models[receiver] = merge(models[receiver], models[agent])
         jax.block_until_ready(models)
         number += 1
-        return float(len(epochs[at]))
+        return float(len(events))
 
     return run
+
+
+class Event(NamedTuple):
+    """An agent trains and sends its model."""
+
+    agent: int
+    receivers: list[int]
+    number: int
+
+
+def epochs(
+    network: inputs.Network, num_agents: int, num_examples: int
+) -> list[list[Event]]:
+    """The events of `by_waves` in their order, by network epoch."""
+    schedule = _schedule(num_agents, _world(network, num_agents, num_examples))
+    receivers: dict[int, list[int]] = {}
+    for receiver, source in zip(schedule.receiver, schedule.source, strict=True):
+        receivers.setdefault(int(source), []).append(int(receiver))
+    return [
+        [
+            Event(int(schedule.agent[at]), receivers.get(at, []), at)
+            for at in np.flatnonzero(schedule.epoch == epoch).tolist()
+        ]
+        for epoch in range(1, NUM_EPOCHS)
+    ]
 
 
 def wave_width(

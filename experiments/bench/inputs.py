@@ -60,6 +60,17 @@ def peer_ids(num_agents: int, degree: int) -> np.ndarray:
     return np.stack([np.arange(num_agents), *others], axis=1).astype(np.int32)
 
 
+def drawn_peers(
+    rng: np.random.Generator, num_agents: int, number: int
+) -> list[list[int]]:
+    """So many different others of every agent, anew at every call."""
+    rows = []
+    for agent in range(num_agents):
+        drawn = rng.choice(num_agents - 1, number, replace=False)
+        rows.append([int(other) + (int(other) >= agent) for other in drawn])
+    return rows
+
+
 def mlp_gigaflops(widths: Sequence[int], batch_size: int) -> float:
     """Of one step; the first layer has no gradient of its inputs."""
     products = [a * b for a, b in itertools.pairwise(widths)]

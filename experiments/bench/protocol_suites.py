@@ -41,6 +41,7 @@ def events(
         systems = {
             "p2pjax": System("event_loops", "by_waves", by_waves),
             "jax_loop": System("event_loops", "one_after_the_other", arguments),
+            **torch_systems("events", arguments),
         }
         workloads.append(Workload(name, "events/s", rate, systems))
         width = {"p2pjax": System("event_loops", "wave_width", size)}
@@ -81,6 +82,7 @@ def selection(
         "p2pjax": System(
             "p2pjax_selection", "pens_rounds", {**arguments, "num_devices": NUM_CORES}
         ),
+        "jax_loop": System("jax_loop", "pens_rounds", arguments),
         **torch_systems("pens_rounds", arguments),
     }
     speed = Workload("pens", "agents/s", rate, systems)

@@ -111,18 +111,21 @@ class _Agents:
 
     def train(self) -> None:
         """The steps of one round, agent after agent."""
-        steps = range(self._done, self._done + self._num_updates)
-        for network, params, x, y in zip(
-            self.networks, self.models, self.x, self.y, strict=True
-        ):
-            for step in steps:
-                start = step * self._size % self._num_examples
-                stop = start + self._size
-                loss = self.loss(network(x[start:stop]), y[start:stop])
-                gradients = torch.autograd.grad(loss, params)
-                with torch.no_grad():
-                    torch._foreach_add_(params, gradients, alpha=-0.01)
+        for agent in range(len(self.models)):
+            self.train_one(agent, self._done)
         self._done += self._num_updates
+
+    def train_one(self, agent: int, first: int) -> None:
+        """The steps of one agent in a round, from number `first` on."""
+        network, params = self.networks[agent], self.models[agent]
+        x, y = self.x[agent], self.y[agent]
+        for step in range(first, first + self._num_updates):
+            start = step * self._size % self._num_examples
+            stop = start + self._size
+            loss = self.loss(network(x[start:stop]), y[start:stop])
+            gradients = torch.autograd.grad(loss, params)
+            with torch.no_grad():
+                torch._foreach_add_(params, gradients, alpha=-0.01)
 
     @torch.no_grad()
     def average(self, ids: list[list[int]]) -> None:
@@ -136,6 +139,11 @@ class _Agents:
             mixed.append(total)
         for params, new in zip(self.models, mixed, strict=True):
             torch._foreach_copy_(params, new)
+
+    @torch.no_grad()
+    def merge(self, receiver: int, sender: int) -> None:
+        """The receiver takes the mean of both models."""
+        torch._foreach_lerp_(self.models[receiver], self.models[sender], 0.5)
 
     @torch.no_grad()
     def best(self, agent: int, candidates: list[int], kept: int) -> list[int]:
@@ -177,13 +185,47 @@ def pens_rounds(
     def run() -> float:
         for _ in range(want.num_rounds):
             agents.train()
-            rows = []
-            for agent in range(want.num_agents):
-                drawn = rng.choice(want.num_agents - 1, num_candidates, replace=False)
-                others = [int(c) + (int(c) >= agent) for c in drawn]
-                rows.append([agent, *agents.best(agent, others, num_kept)])
-            agents.average(rows)
+            drawn = inputs.drawn_peers(rng, want.num_agents, num_candidates)
+            agents.average(
+                [
+                    [n, *agents.best(n, others, num_kept)]
+                    for n, others in enumerate(drawn)
+                ]
+            )
         return float(want.num_rounds * want.num_agents)
+
+    return run
+
+
+def events(
+    network: inputs.Network,
+    num_agents: int,
+    batch_size: int,
+    num_examples: int,
+    threads: int,
+) -> Callable[[], float]:
+    """Trainings in network epochs of P2P-BN, one after the other."""
+    from experiments.bench import event_loops  # which imports JAX, for the host only
+
+    torch.set_num_threads(threads)
+    num_steps = num_examples // batch_size
+    agents = _Agents(
+        inputs.Training(
+            network, num_agents, batch_size, num_steps, num_examples=num_examples
+        )
+    )
+    epochs = event_loops.epochs(network, num_agents, num_examples)
+    number = 0
+
+    def run() -> float:
+        nonlocal number
+        events = epochs[number % len(epochs)]
+        for event in events:
+            agents.train_one(event.agent, 0)
+            for receiver in event.receivers:
+                agents.merge(receiver, event.agent)
+        number += 1
+        return float(len(events))
 
     return run
 

@@ -20,7 +20,7 @@ from p2pjax.algorithms.wave_loops import Agent, AsynchronousState, Awake
 from p2pjax.data import World, num_agents
 from p2pjax.events import Timing
 from p2pjax.topology import Graphs, Topology
-from p2pjax.training import VMAP
+from p2pjax.training import VMAP, resolved
 from p2pjax.types import Array, Info, InputError, Key, PyTree
 from p2pjax.waves import Traffic, Waves
 
@@ -106,7 +106,7 @@ def asynchronous(
         key: Key, t: Array, inputs: Inputs, state: AsynchronousState, world: World
     ) -> tuple[AsynchronousState, Info]:
         del t
-        if agent_loop == VMAP:
+        if resolved(agent_loop, state.agents) == VMAP:
             run = wave_loops.in_batches(awake, starts, local)
         else:
             run = wave_loops.in_place(awake, starts, local)

@@ -19,7 +19,7 @@ from p2pjax.algorithms.complete_training import LocalTraining, held_out_loss
 from p2pjax.algorithms.stepwise import identical_models, message_plan, message_size
 from p2pjax.data import World, num_agents
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE
+from p2pjax.training import AUTO
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 Factors = Callable[[Array], Array]  # relative sizes r [N], sum 1 -> alpha [N]
@@ -73,7 +73,7 @@ def combination(
     factors: Factors | None,
     *,
     stop: Stable | None = None,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round: everybody trains, the coordinator combines, everybody has the result.
 

@@ -14,7 +14,7 @@ from p2pjax import data
 from p2pjax.algorithms.local_only import local_epochs
 from p2pjax.data import World, num_agents, whole_set
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Extra, Learner, map_agents, take_steps
+from p2pjax.training import AUTO, Extra, Learner, map_agents, take_steps
 from p2pjax.types import Array, InputError, Key, PyTree, Ratio, Variables
 
 
@@ -58,7 +58,7 @@ def until_converged(
     stop: Stop = Stop(),
     *,
     batch_size: int,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> LocalTraining:
     """Every agent passes over its data until it stops gaining, and keeps its best pass.
 
@@ -160,7 +160,7 @@ def for_epochs(
     num_epochs: int,
     *,
     batch_size: int,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> LocalTraining:
     """Every agent passes over its data so many times."""
     if num_epochs < 1:

@@ -20,7 +20,7 @@ from p2pjax.algorithms.stepwise import StepwiseInputs, StepwiseState, stepwise
 from p2pjax.data import AgentData, Sampler, World, take_batch
 from p2pjax.selection import d_cliques as cliques
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Learner, gradient_descent, map_agents
+from p2pjax.training import AUTO, Learner, gradient_descent, map_agents
 from p2pjax.types import Array, Info, InputError, Key, Links, PyTree, Variables
 
 
@@ -31,7 +31,7 @@ def d_cliques(
     *,
     batch_size: int,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is a network epoch.
 

@@ -25,7 +25,7 @@ from p2pjax.selection.base import Selection
 from p2pjax.selection.diple import line_search
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs, Topology
-from p2pjax.training import IN_PLACE, Learner, map_agents
+from p2pjax.training import AUTO, Learner, map_agents
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 
@@ -54,7 +54,7 @@ def diple(
     num_iterations: int = 5,
     rewire_every: int | None = None,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is a cycle; `Info.examples` counts what it trained on.
 

@@ -15,7 +15,7 @@ from p2pjax.algorithms.fedprox import check_strength
 from p2pjax.algorithms.local_only import local_epochs
 from p2pjax.data import World
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Extra, Learner, proximal
+from p2pjax.training import AUTO, Extra, Learner, proximal
 from p2pjax.types import Array, Info, Key, PyTree, Variables
 
 
@@ -35,7 +35,7 @@ def ditto(
     batch_size: int,
     num_clients: int | None,
     num_epochs: int = 1,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
     **options: Any,
 ) -> Algorithm:
     """FedAvg; beside it the chosen clients train their own models for as many passes.

@@ -25,7 +25,7 @@ from p2pjax.algorithms.stepwise import (
 from p2pjax.data import World, num_agents
 from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Extra, Learner, Penalty
+from p2pjax.training import AUTO, Extra, Learner, Penalty
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 
@@ -47,7 +47,7 @@ def fedavg(
     server_opt: optax.GradientTransformation | None = None,
     penalty: Callable[[PyTree], Penalty] | None = None,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round: some clients train the server's model, the server takes their mean.
 

@@ -32,7 +32,7 @@ from p2pjax.mixing import Combine
 from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs, Topology
-from p2pjax.training import IN_PLACE, Extra, Learner, Penalty, map_agents
+from p2pjax.training import AUTO, Extra, Learner, Penalty, map_agents
 from p2pjax.types import Array, Info, Key, Links, PyTree, Variables
 
 
@@ -56,7 +56,7 @@ def fedcurv(
     num_epochs: int = 1,
     before_averaging: bool = False,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """FedAvg whose clients are penalised; without strength it is FedAvg.
 
@@ -113,7 +113,7 @@ def fedcurv_neighbors(
     rewire_every: int | None = None,
     before_averaging: bool = False,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """FedCurv without a server: everybody hears, and is penalised by, its neighbours.
 

@@ -15,7 +15,7 @@ from p2pjax.algorithms.base import Algorithm
 from p2pjax.algorithms.stepwise import identical_models
 from p2pjax.data import AgentData, World, num_agents
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Extra, Learner, map_agents, take_steps
+from p2pjax.training import AUTO, Extra, Learner, map_agents, take_steps
 from p2pjax.types import Array, Info, Key, PyTree, Variables
 
 
@@ -32,7 +32,7 @@ def local_only(
     *,
     batch_size: int,
     num_epochs: int = 1,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is a pass of every agent over its own data, or more; nobody sends.
 

@@ -31,7 +31,7 @@ from p2pjax.events import Timing
 from p2pjax.task_groups import Group, joined
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs
-from p2pjax.training import IN_PLACE, Extra, Learner, take_steps
+from p2pjax.training import AUTO, Extra, Learner, take_steps
 from p2pjax.types import Array, InputError, Key, PyTree, Variables
 
 ENCODER = "encoder"  # the part of the parameters that all tasks share
@@ -48,7 +48,7 @@ def multi_task(
     timing: Timing = Timing(),
     num_mailboxes: int | None = None,
     max_width: int | None = None,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is a network epoch. All agents start with the same encoder.
 

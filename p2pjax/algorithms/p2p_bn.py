@@ -27,7 +27,7 @@ from p2pjax.data import (
 from p2pjax.events import Timing
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs
-from p2pjax.training import IN_PLACE, Extra, Learner, take_steps
+from p2pjax.training import AUTO, Extra, Learner, take_steps
 from p2pjax.types import Array, Key, Variables
 
 MOMENTUM, MOMENTUM_GROWTH, MAX_MOMENTUM = 0.9, 1.01, 0.99
@@ -54,7 +54,7 @@ def p2p_bn(
     local: tuple[str, ...] = exchange.FULL,
     num_mailboxes: int | None = None,
     max_width: int | None = None,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is a network epoch.
 

@@ -20,7 +20,7 @@ from p2pjax.owners import MixPlan
 from p2pjax.slices import Cells, Scheme, Wiring
 from p2pjax.tasks import Task
 from p2pjax.topology import Topology
-from p2pjax.training import IN_PLACE, Extra, Learner, local_training
+from p2pjax.training import AUTO, Extra, Learner, local_training
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 
@@ -64,7 +64,7 @@ def partial_averaging(
     drift: float | None = None,
     shared_init: bool = True,
     rate: Array | None = None,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is one mini-batch of every agent and, if it is time, one averaging.
 

@@ -36,7 +36,7 @@ from p2pjax.selection import tables
 from p2pjax.selection.base import Selection
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs, Topology
-from p2pjax.training import IN_PLACE, Learner
+from p2pjax.training import AUTO, Learner
 from p2pjax.types import Array, Info, Key, PyTree, Variables
 
 
@@ -61,7 +61,7 @@ def pull(
     equal_weights: bool = False,
     probe: Probe | None = None,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round is one local epoch of everybody and one choice of peers.
 

@@ -21,7 +21,7 @@ from p2pjax.mixing import Peers
 from p2pjax.owners import MixPlan
 from p2pjax.tasks import Task
 from p2pjax.topology import Graphs, Topology
-from p2pjax.training import IN_PLACE, Learner, local_training
+from p2pjax.training import AUTO, Learner, local_training
 from p2pjax.types import Array, Info, Key, Links, PyTree, Variables
 
 WEIGHT_FLOOR = 1e-30  # push-sum weights never get lower, so that none becomes zero
@@ -79,7 +79,7 @@ def stepwise(
     batch_size: int,
     rewire_every: int | None = None,
     local: Sequence[str] = exchange.FULL,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
     steps_of: Callable[..., Callable] = local_training,
 ) -> Algorithm:
     """A method in which steps and communications of all agents alternate.

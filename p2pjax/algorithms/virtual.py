@@ -23,7 +23,7 @@ from p2pjax.algorithms.stepwise import max_size
 from p2pjax.data import World, num_agents
 from p2pjax.gaussian import Coordinates, Gaussian, Natural
 from p2pjax.tasks import Task
-from p2pjax.training import IN_PLACE, Extra, map_agents, take_steps
+from p2pjax.training import AUTO, Extra, map_agents, take_steps
 from p2pjax.types import Array, Info, InputError, Key, PyTree, Variables
 
 FLAT = 1e-8  # precision of a cavity in which nobody has said anything yet
@@ -63,7 +63,7 @@ def virtual(
     damping: float | None = None,
     prior_mode: PriorMode = ONCE,
     prior_deviation: float = 1.0,
-    agent_loop: int = IN_PLACE,
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round refines one client, the next one in turn, or all of them at once.
 
