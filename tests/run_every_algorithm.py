@@ -1,6 +1,7 @@
-"""Runs every algorithm and keeps what came out, in a process of its own.
+r"""Runs every algorithm and keeps what came out, in a process of its own.
 
-    python tests/run_every_algorithm.py OUT NUM_DEVICES [NUM_PROCESSES NUMBER PORT]
+    python tests/run_every_algorithm.py OUT NUM_DEVICES AGENT_LOOP \
+        [NUM_PROCESSES NUMBER PORT]
 
 `NUM_DEVICES` are those of this process.
 """
@@ -18,7 +19,7 @@ NUM_ROUNDS = 4
 
 def main() -> None:
     """Runs them all on the same seed."""
-    out, num_devices, *others = sys.argv[1:]
+    out, num_devices, agent_loop, *others = sys.argv[1:]
     jax.config.update("jax_num_cpu_devices", int(num_devices))
     if others:
         num_processes, number, port = map(int, others)
@@ -28,21 +29,23 @@ def main() -> None:
 
     found = {}
     for name in every_algorithm.EVERY:
-        for path, leaf in jax.tree_util.tree_leaves_with_path(result(name)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            result(name, int(agent_loop))
+        ):
             found[f"{name}: {jax.tree_util.keystr(path)}"] = leaf
     if jax.process_index() == 0:
         np.savez(out, **found)
 
 
-def result(name: str) -> tuple:
-    """Models, metrics and infos of one of them."""
+def result(name: str, agent_loop: int) -> tuple:
+    """Models and infos of one of them."""
     import every_algorithm
 
     from p2pjax import sharding, training
     from p2pjax.simulate import simulate
 
-    only_side_by_side = name in ("multi task", "choosing by l2c_bilevel")
-    agent_loop = training.VMAP if only_side_by_side else training.IN_PLACE
+    if name in ("multi task", "choosing by l2c_bilevel"):
+        agent_loop = training.VMAP  # these are not taken in place here
     method, world = every_algorithm.build(name, agent_loop)
     mesh = sharding.agents_mesh(every_algorithm.SIZE)
     assert mesh.size == jax.device_count()

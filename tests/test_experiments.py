@@ -467,7 +467,7 @@ def test_command_line(tmp_path):
     assert "3/3 rounds, 0 s left, level_50, run 0: accuracy" in done.stderr
     assert re.search(r"3 messages, [\d,]+ examples/s\n", done.stderr)
     written = (tmp_path / "run" / "run.flags").read_text()
-    assert "--num_devices=" in written
+    assert f"--num_devices={common.num_cores()}\n" in written
     assert f"--agent_loop={training.CHUNK}\n" in written  # it is a small network
 
 

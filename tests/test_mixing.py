@@ -6,7 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from p2pjax import averaging, mixing, owners, topology
+from p2pjax import averaging, mixing, owners, sharding, topology
+from p2pjax.mixing import Peers
 from p2pjax.owners import Block, MixPlan, OwnerClass
 from p2pjax.types import InputError
 
@@ -67,6 +68,28 @@ def test_mix_in_place(monkeypatch, block_bytes):
     mixed = mix(jax.tree.map(jnp.asarray, tree), peers)
     for name, expected in numpy_mix(tree, peers).items():
         np.testing.assert_allclose(mixed[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_mixing_needs_no_second_copy(num_devices):
+    """Blocks only, on one device and where rows of others have to be gathered."""
+    num_agents, width = 64, 100_000
+    plan = owners.whole_model(num_agents, {"w": np.zeros(width, np.float32)})
+    with jax.set_mesh(sharding.agents_mesh(num_agents, num_devices)):
+        held = sharding.place({"w": np.zeros((num_agents, width), np.float32)})
+        ids = np.arange(num_agents)[:, None] + np.arange(3)
+        weight = np.full((num_agents, 3), 1 / 3, np.float32)
+        peers = sharding.place(Peers(ids.astype(np.int32) % num_agents, weight))
+        mix = jax.jit(
+            lambda held, peers: mixing.mix(
+                held, plan, lambda _: mixing.by_peers(peers)
+            ),
+            donate_argnums=0,
+        )
+        used = mix.lower(held, peers).compile().memory_analysis()
+    per_device = 4 * num_agents * width // num_devices
+    assert used.alias_size_in_bytes == per_device
+    assert used.temp_size_in_bytes < 2 * mixing.BLOCK_BYTES < per_device / 2
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (300, 1), (1, 1, 301), (7, 1)])

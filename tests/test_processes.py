@@ -283,10 +283,10 @@ def test_what_one_process_refuses_stops_the_other(tmp_path):
     assert said[1].startswith(STOPPED) and said[1].count("\n") == 1
 
 
-def every_result(path, num_devices, num_processes=1):
+def every_result(path, num_devices, num_processes=1, agent_loop=training.IN_PLACE):
     """What all algorithms come to on so many devices."""
     script = [sys.executable, str(ROOT / "tests" / "run_every_algorithm.py"), str(path)]
-    script.append(str(num_devices // num_processes))
+    script += [str(num_devices // num_processes), str(agent_loop)]
     port = free_port()
     seats = [(str(num_processes), str(n), str(port)) for n in range(num_processes)]
     # Compilation is most of the time.
@@ -314,12 +314,23 @@ def on_one_device(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "num_devices, num_processes", [(2, 1), (4, 1), (8, 1), (2, 2), (4, 2)]
+    "num_devices, num_processes, agent_loop",
+    [
+        (2, 1, training.IN_PLACE),
+        (4, 1, training.IN_PLACE),
+        (8, 1, training.IN_PLACE),
+        (2, 2, training.IN_PLACE),
+        (4, 2, training.IN_PLACE),
+        (2, 1, training.VMAP),
+        (2, 1, 3),
+    ],
 )
 def test_every_algorithm_on_several_devices(
-    tmp_path, on_one_device, num_devices, num_processes
+    tmp_path, on_one_device, num_devices, num_processes, agent_loop
 ):
-    found = every_result(tmp_path / "several.npz", num_devices, num_processes)
+    """All forms of the agent loop give the numbers of one device, in place."""
+    path = tmp_path / "several.npz"
+    found = every_result(path, num_devices, num_processes, agent_loop)
     assert set(found.files) == set(on_one_device.files)
     for name in found.files:
         np.testing.assert_allclose(

@@ -3,7 +3,7 @@
 Jelasity, Voulgaris, Guerraoui, Kermarrec, van Steen (2007), "Gossip-based peer
 sampling". Everybody has a view of a few others. In every round it sends its own number
 and half of its view to one of them, who answers with the same; of several that ask the
-same agent, it takes in one. What arrived replaces the oldest part of the view. Agents
+same agent, it takes in one. What arrived replaces a part of the view, at random. Agents
 that were averaged with last stay in the view. Only numbers of agents travel.
 """
 
