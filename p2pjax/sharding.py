@@ -15,6 +15,7 @@ After `jax.distributed.initialize` the mesh spans all processes and the same lin
 in each of them; a process holds its own agents only.
 """
 
+from collections import Counter
 from collections.abc import Callable
 
 import jax
@@ -46,7 +47,8 @@ def agents_mesh(num_agents: int, num_devices: int | None = None) -> Mesh:
     All processes take part, each with as many devices as the others.
     """
     size = jax.process_count()
-    held = size * min(len(jax.local_devices(process)) for process in range(size))
+    of_process = Counter(device.process_index for device in jax.devices())
+    held = size * min(of_process.values())
     most = min(num_devices or held, held)
     fitting = [n for n in range(size, most + 1, size) if num_agents % n == 0]
     if not fitting:
