@@ -55,8 +55,7 @@ _SECOND_STAGE = flags.DEFINE_integer(
 _MATCHING_EVERY = flags.DEFINE_integer(
     "matching_every",
     None,
-    "Rounds between two matchings of PANM: the fewer, the more messages; a fiftieth of "
-    "all if not given.",
+    "Rounds between two matchings of PANM; a fiftieth of all if not given.",
     lower_bound=1,
 )
 _COUNTS_ALL = flags.DEFINE_bool(
