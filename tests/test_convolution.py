@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from p2pjax.models import cnn, pooled
+from p2pjax.models import cnn, pooled, winograd
 from p2pjax.models.convolution import Geometry, convolve, max_pool
 from p2pjax.models.pooled import PooledConvolution, in_windows, window_max
 
@@ -174,14 +174,15 @@ def test_accelerators_keep_autodiffs(platform):
 
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
-def test_few_channels_are_products_on_cpus_only(platform):
+@pytest.mark.parametrize("channels", [2, pooled.MANY_CHANNELS])
+def test_pooled_convolutions_are_products_on_cpus_only(platform, channels):
     layer = PooledConvolution(4, 3, 2)
 
     def loss(kernel, x):
         params = {"kernel": kernel, "bias": jnp.zeros(4)}
         return layer.apply({"params": params}, x).sum()
 
-    step = lowered(jax.grad(loss), platform, (3, 3, 2, 4), (2, 9, 9, 2))
+    step = lowered(jax.grad(loss), platform, (3, 3, channels, 4), (2, 9, 9, channels))
     assert ("stablehlo.convolution" in step) == (platform != "cpu")
     for name in OF_AUTODIFF:
         assert (name in step) == (platform != "cpu")
@@ -205,18 +206,23 @@ def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
 
 
 @settings(max_examples=8)
-@example(size=(9, 8), kernel=(5, 5), pool=2, seed=0)  # of the thesis
+@example(size=(9, 8), kernel=(5, 5), pool=2, channels=2, seed=0)  # of the thesis
+@example(size=(9, 8), kernel=(5, 5), pool=2, channels=9, seed=0)  # at all points
+@example(size=(8, 9), kernel=(3, 4), pool=2, channels=8, seed=0)  # blocks left over
+@example(size=(9, 9), kernel=(6, 2), pool=2, channels=8, seed=0)  # too many points
 @given(
     size=st.tuples(st.integers(7, 9), st.integers(7, 9)),
     kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
     pool=st.integers(1, 3),
+    channels=st.sampled_from([2, 8]),
     seed=st.integers(0, 100),
 )
-def test_windows_of_pooling(size, kernel, pool, seed):
+def test_windows_of_pooling(size, kernel, pool, channels, seed):
     """The largest of every window is what convolution and pooling give."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(2, *size, 2)).astype(np.float32)
-    weights = rng.normal(size=(*kernel, 2, 3)).astype(np.float32)
+    x = rng.normal(size=(2, *size, channels)).astype(np.float32)
+    weights = rng.normal(size=(*kernel, channels, 3)).astype(np.float32)
+    weights /= np.sqrt(channels)
 
     def in_windows_found(x, kernel):
         windows, sizes = in_windows(x.transpose(3, 0, 1, 2), kernel, pool)
@@ -258,7 +264,17 @@ def test_layer_equals_flax():
         np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_few_and_many_channels_give_the_same_network(monkeypatch):
+@pytest.mark.parametrize("kernel_size, pool", [(7, 2), (3, 3)])
+def test_other_layers_keep_own_convolutions(kernel_size, pool):
+    """Too many points, or windows of another size."""
+    layer = PooledConvolution(4, kernel_size, pool)
+    variables = {"params": {"kernel": jnp.zeros((kernel_size, kernel_size, 8, 4))}}
+    variables["params"]["bias"] = jnp.zeros(4)
+    step = lowered(lambda x: layer.apply(variables, x), "cpu", (2, 12, 12, 8))
+    assert "stablehlo.convolution" in step
+
+
+def test_directly_and_at_points_the_network_is_the_same(monkeypatch):
     module, x = cnn.CNN((3, 5), (4,), 3, kernel_size=3), jnp.ones((2, 13, 12, 2))
     x = x * jnp.cos(jnp.arange(x.size, dtype=jnp.float32)).reshape(x.shape)
     variables = quick_jit(module.init)(jax.random.key(0), x)
@@ -266,9 +282,51 @@ def test_few_and_many_channels_give_the_same_network(monkeypatch):
     def loss(params):
         return jnp.square(module.apply(params, x)).sum()
 
-    as_products = quick_jit(jax.value_and_grad(loss))(variables)
-    monkeypatch.setattr(pooled, "FEW_CHANNELS", 0)
-    jax.clear_caches()  # of the same function
-    plain = quick_jit(jax.value_and_grad(loss))(variables)
-    for one, other in zip(*map(jax.tree.leaves, (as_products, plain)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    found = []
+    for many in (pooled.MANY_CHANNELS, 0):
+        monkeypatch.setattr(pooled, "MANY_CHANNELS", many)
+        jax.clear_caches()  # of the same function
+        found.append(quick_jit(jax.value_and_grad(loss))(variables))
+    monkeypatch.setattr(pooled, "NEVER_FALLING", ())
+    jax.clear_caches()
+    plain = jax.tree.leaves(quick_jit(jax.value_and_grad(loss))(variables))
+    for one in map(jax.tree.leaves, found):
+        for leaf, wanted in zip(one, plain, strict=True):
+            np.testing.assert_allclose(leaf, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_weights", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("num_results", [1, 2, 3])
+def test_points_give_a_convolution(num_results, num_weights):
+    """In exact arithmetic; where there are not points enough, it is known."""
+    if not winograd.is_accurate(num_results, num_weights):
+        assert num_results + num_weights - 1 > len(winograd.POINTS) + 1
+        return
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=num_results + num_weights - 1)
+    w = rng.normal(size=num_weights)
+    results, weights, inputs = winograd.transforms(num_results, num_weights)
+    found = results @ ((weights @ w) * (inputs @ x))
+    np.testing.assert_allclose(found, np.correlate(x, w, "valid"), atol=1e-12)
+
+
+def test_points_cost_few_digits(monkeypatch):
+    """Of 32 channels and 5 x 5 weights, the largest that there are points for."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(32, 4, 14, 14))
+    kernel = rng.normal(size=(5, 5, 32, 16)) / np.sqrt(25 * 32)
+
+    def found(dtype, many_channels):
+        monkeypatch.setattr(pooled, "MANY_CHANNELS", many_channels)
+        inputs = jnp.asarray(x, dtype), jnp.asarray(kernel, dtype)
+        windows, pull_back = jax.vjp(lambda *args: in_windows(*args, 2)[0], *inputs)
+        return [np.asarray(one) for one in (windows, *pull_back(jnp.sin(windows)))]
+
+    with jax.enable_x64(True):
+        exact = found(jnp.float64, 1000)
+        for one, same in zip(exact, found(jnp.float64, 1), strict=True):
+            np.testing.assert_allclose(one, same, atol=1e-11)
+        rounded = found(jnp.float32, 1)
+    for one, wanted in zip(rounded, exact, strict=True):
+        error = np.sqrt(np.square(one - wanted).mean() / np.square(wanted).mean())
+        assert 1e-8 < error < 4e-6

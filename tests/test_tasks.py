@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from p2pjax import tasks
-from p2pjax.models import cnn
+from p2pjax.models import cnn, mlp
 
 
 def evaluated(num_examples, num_valid, block, monkeypatch):
@@ -46,9 +46,11 @@ def test_blocks_give_what_all_examples_give(block, num_valid, monkeypatch):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("channels, in_blocks", [(3, True), (17, False)])
-def test_only_few_channels_are_evaluated_in_blocks(channels, in_blocks):
-    module = cnn.CNN((channels,), (4,), 3, kernel_size=3)
+@pytest.mark.parametrize(
+    "module, in_blocks",
+    [(cnn.CNN((3,), (4,), 3, kernel_size=3), True), (mlp.MLP((4, 3)), False)],
+)
+def test_only_convolutions_are_evaluated_in_blocks(module, in_blocks):
     task = tasks.classification(module, (8, 8, 1), tasks.softmax_cross_entropy)
     variables = jax.eval_shape(task.init, jax.random.key(0))
     size = tasks.BLOCK + 1
