@@ -112,15 +112,19 @@ def test_in_place_blocks_survive_a_reshape(monkeypatch, shape, columns):
     np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_diverged_reaches_those_who_weigh_it():
+@pytest.mark.parametrize("num_slots", [4, 8])  # by gathers, by a matrix
+def test_what_diverged_reaches_those_who_weigh_it(num_slots):
     """Slots without weight point at the agent: 0 * NaN must not spread."""
-    ids = np.stack([np.arange(16), *[np.arange(16)] * 3], 1)
+    ids = np.tile(np.arange(16)[:, None], num_slots)
     ids[2, 1] = 5
-    weight = np.zeros((16, 4), np.float32)
-    weight[:, 0], weight[2] = 1, [0.5, 0.5, 0, 0]
+    weight = np.zeros((16, num_slots), np.float32)
+    weight[:, 0] = 1
+    weight[2, :2] = 0.5
     peers = mixing.Peers(jnp.asarray(ids), jnp.asarray(weight))
     block = jnp.arange(32.0).reshape(16, 2).at[5, 0].set(jnp.nan)
-    found = np.asarray(jax.jit(mixing.best(peers, np.zeros(16, int)))(block))
+    combine = mixing.best(peers, np.zeros(16, int))
+    assert ("dot_general" in str(jax.make_jaxpr(combine)(block))) == (num_slots == 8)
+    found = np.asarray(jax.jit(combine)(block))
     expected = np.array(block)
     expected[2] = [np.nan, 0.5 * (5 + 11)]
     np.testing.assert_array_equal(found, expected)
