@@ -53,3 +53,44 @@ def test_refuses_other_products():
     x = jnp.ones((2, 3))
     with pytest.raises(AssertionError, match="the last axes"):
         dense.as_matrices(x, x, (((0,), (0,)), ((), ())))
+
+
+@pytest.mark.parametrize("num_examples", [1, 4])
+def test_derivatives_of_both_directions_and_of_each_other(num_examples):
+    rng = np.random.default_rng(0)
+    x, x_dot = rng.normal(size=(2, num_examples, 3)).astype(np.float32)
+    kernel, kernel_dot = rng.normal(size=(2, 3, 5)).astype(np.float32)
+    by_rows = (((1,), (0,)), ((), ()))
+
+    def found(product):
+        def total(x, kernel):
+            return jnp.sin(product(x, kernel, by_rows)).sum()
+
+        gradient = jax.grad(total, (0, 1))
+        return jax.jit(
+            lambda *args: (
+                jax.jvp(total, args, (x_dot, kernel_dot)),
+                jax.jvp(gradient, args, (x_dot, kernel_dot)),
+            )
+        )(x, kernel)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        found(dense.as_matrices),
+        found(jax.lax.dot_general),
+    )
+
+
+@pytest.mark.parametrize(
+    "platform, num_examples, is_ready",
+    [("cpu", 4, True), ("cpu", 1, False), ("tpu", 4, False), ("cuda", 4, False)],
+)
+def test_inputs_are_transposed_before_the_gradient_on_cpus(
+    platform, num_examples, is_ready
+):
+    """But not for a single example, whose gradient XLA fuses with its update."""
+    module, x = dense.Dense(5), jnp.ones((num_examples, 3))
+    variables = module.init(jax.random.key(0), x)
+    step = jax.jit(jax.grad(lambda v: module.apply(v, x).sum()))
+    lowered = step.trace(variables).lower(lowering_platforms=(platform,))
+    assert ("optimization_barrier" in lowered.as_text()) == is_ready

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.models.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.models.dense import Dense
 from p2pjax.models.recurrence import gru_state, to_gates
 from p2pjax.slices import Wiring
 from p2pjax.types import Array, Key, PyTree
@@ -127,9 +128,9 @@ class NextWord(nn.Module):
         x = embedded(self.vocab_size, self.embedding)(tokens)
         x = GRU(self.units, name="gru")(x, tokens != PADDING, held(self, 1))
         x = without_missing(normalised(x, "gru_norm"), held(self, 1))
-        x = nn.Dense(self.dense, kernel_init=init, name="dense")(x)
+        x = Dense(self.dense, kernel_init=init, name="dense")(x)
         x = without_missing(normalised(x, "dense_norm"), held(self, 2))
-        x = nn.Dense(self.vocab_size, kernel_init=init, name="output")(x)
+        x = Dense(self.vocab_size, kernel_init=init, name="output")(x)
         return without_missing(x, held(self, 3), missing=ABSENT_LOGIT)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.models.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.models.dense import Dense
 from p2pjax.models.gru import (
     PADDING,
     embedded,
@@ -81,7 +82,7 @@ class SequenceClassifier(nn.Module):
         x = embedded(self.vocab_size, self.embedding)(tokens)
         x = LSTM(self.units, name="lstm")(x, tokens != PADDING, held(self, 1))
         init = nn.initializers.glorot_uniform()
-        x = nn.Dense(self.num_classes, kernel_init=init, name="output")(x)
+        x = Dense(self.num_classes, kernel_init=init, name="output")(x)
         return without_missing(x, held(self, 2), missing=ABSENT_LOGIT)
 
 

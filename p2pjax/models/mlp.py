@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from p2pjax.models.cells import ABSENT_LOGIT, held, without_missing
+from p2pjax.models.dense import Dense
 from p2pjax.slices import Wiring
 from p2pjax.types import Array
 
@@ -28,7 +29,7 @@ class MLP(nn.Module):
     def __call__(self, x: Array) -> Array:
         hidden = x.reshape(x.shape[0], -1)
         for layer, features in enumerate(self.features, start=1):
-            output = nn.Dense(
+            output = Dense(
                 features,
                 kernel_init=nn.initializers.glorot_uniform(),
                 name=f"layer_{layer}",
