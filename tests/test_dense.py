@@ -94,3 +94,10 @@ def test_inputs_are_transposed_before_the_gradient_on_cpus(
     step = jax.jit(jax.grad(lambda v: module.apply(v, x).sum()))
     lowered = step.trace(variables).lower(lowering_platforms=(platform,))
     assert ("optimization_barrier" in lowered.as_text()) == is_ready
+
+
+def test_numpy_constants_of_many_agents():
+    x, kernels = np.ones((2, 4, 3), np.float32), np.ones((2, 3, 5), np.float32)
+    by_rows = (((1,), (0,)), ((), ()))
+    many = jax.vmap(lambda x, kernel: dense.as_matrices(x, kernel, by_rows))
+    np.testing.assert_allclose(jax.jit(lambda: many(x, kernels))(), x @ kernels)

@@ -31,8 +31,7 @@ def evaluated(num_examples, num_valid, block, monkeypatch):
     return sums, gradient
 
 
-@pytest.mark.parametrize("num_valid", [11, 4, 0])
-@pytest.mark.parametrize("block", [4, 10])
+@pytest.mark.parametrize("block, num_valid", [(4, 11), (4, 4), (10, 11), (10, 0)])
 def test_blocks_give_what_all_examples_give(block, num_valid, monkeypatch):
     """Also where the last block is not full, and where others are padding alone."""
     whole, gradient = evaluated(11, num_valid, 100, monkeypatch)
