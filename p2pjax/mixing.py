@@ -20,10 +20,11 @@ from p2pjax.types import Array, PyTree
 
 BLOCK_BYTES = 2 << 20  # of a column block over all agents: it stays in cache
 # One matrix product with all agents is faster than gathers from about so many peers of
-# N on, where there are more than a few agents. Milliseconds of two cores, by agents and
-# peers, gathers first: mixing 1M parameters 40, 20: 104, 134; 40, 30: 148, 130; 100,
-# 33: 200, 231; 100, 50: 267, 255; 100, 75: 347, 228. Cosines of 500k parameters 40, 4:
-# 35, 44; 40, 8: 53, 45; 100, 10: 152, 197; 100, 20: 367, 250.
+# N on, where there are more than a few agents. Milliseconds of two CPU cores (nothing
+# else was measured), by agents and peers, gathers first: mixing 1M parameters 40, 20:
+# 104, 134; 40, 30: 148, 130; 100, 33: 200, 231; 100, 50: 267, 255; 100, 75: 347, 228.
+# Cosines of 500k parameters 40, 4: 35, 44; 40, 8: 53, 45; 100, 10: 152, 197; 100, 20:
+# 367, 250.
 MATRIX_FROM = 1 / 2
 PRODUCTS_FROM = 1 / 5
 FEW_AGENTS = 10
@@ -141,7 +142,7 @@ def _sum_slots(block: Array, ids: Array, weight: Array) -> Array:
 
 
 def by_matrix(matrix: Array) -> Combine:
-    """`out = matrix @ block`: for graphs that are nearly complete.
+    """`out = matrix @ block`: for agents that hear half of the others or more.
 
     What diverged reaches those who give it a weight, and nobody else as 0 * inf.
     """

@@ -15,10 +15,11 @@ import optax
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 
 # Images on which a convolutional network is evaluated at once on a CPU, so that they
-# stay in the cache. Microseconds per image of one core, in blocks of 25, 50, 100 and
-# 400: 6 and 16 channels (`cifar_cnn_code`) 62, 53, 69, 162, with gradients 222, 248,
-# 272, 248; 32 and 64 channels 333, 371, 392, 705, with gradients 1237, 1131, 1133, 1456
-# (an MLP 784-300-100-10, which does not need it: 12.2, 11.4, 10.1, 8.0).
+# stay in the cache. Microseconds per image of 32 x 32 x 3 on one core, in blocks of 25,
+# 50, 100 and 400: 6 and 16 channels (`cifar_cnn_code`) 62, 53, 69, 162, with gradients
+# 222, 248, 272, 248; 32 and 64 channels, 512 cells 333, 371, 392, 705, with gradients
+# 1237, 1131, 1133, 1456. (An MLP 784-300-100-10, which does not need it: 12.2, 11.4,
+# 10.1, 8.0.)
 BLOCK = 50
 
 ExampleLoss = Callable[[Array, Array], Array]  # logits [B, k], labels [B] -> [B]

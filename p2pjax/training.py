@@ -31,7 +31,8 @@ CHUNK = 10  # so many at a time: for small networks on CPUs
 # MLP 784-300-100-10, 10 examples           1066    2698    1702    1178    1111
 # CNN 4-8-16, 16 x 16 pixels, 10 examples      4   15178   15648   15820   15409
 # CNN 6-16-120, 32 x 32 x 3, 10 examples     209     822     649     513     325
-# With more channels, convolutions of several agents have no fast kernel on CPUs.
+# XLA:CPU has no fast convolution of several agents; where they are matrix products
+# (`models.pooled`), one agent at a time is about as fast or faster, as the CNNs above.
 SMALL_BYTES = 64_000  # parameters of one agent up to which chunks are faster
 
 

@@ -26,7 +26,19 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 settings.register_profile("p2pjax", deadline=None, derandomize=True)
 settings.load_profile("p2pjax")
 
+# Half of all compile time goes into XLA's newer code for fusions, which users run. Slow
+# tests keep it; the others do with the older one, in versions that have both.
+_OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
+
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_configure(config):
+    """Before anything is compiled, in every worker."""
+    if config.option.markexpr == "not slow" and jax.__version_info__ < (0, 11):
+        flags = os.environ.get("XLA_FLAGS", "")
+        if _OLDER_FUSIONS.split("=")[0] not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {_OLDER_FUSIONS}"  # of subprocesses too
 
 
 @pytest.fixture(scope="session")

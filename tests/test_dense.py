@@ -1,4 +1,4 @@
-"""Dense layers of several axes are products of matrices, with the same numbers."""
+"""Dense layers are products of matrices, with the same numbers as flax' own."""
 
 import flax.linen as nn
 import jax

@@ -130,6 +130,7 @@ def numbers(pattern, text):
     return [float(part) for part in ([found] if isinstance(found, str) else found)]
 
 
+@pytest.mark.slow
 def test_quickstart():
     printed, num_figures = execute("quickstart")
     assert num_figures == 2

@@ -47,7 +47,7 @@ def test_blocks_give_what_all_examples_give(block, num_valid, monkeypatch):
 
 @pytest.mark.parametrize(
     "module, in_blocks",
-    [(cnn.CNN((3,), (4,), 3, kernel_size=3), True), (mlp.MLP((4, 3)), False)],
+    [(cnn.CNN((17,), (4,), 3, kernel_size=3), True), (mlp.MLP((4, 3)), False)],
 )
 def test_only_convolutions_are_evaluated_in_blocks(module, in_blocks):
     task = tasks.classification(module, (8, 8, 1), tasks.softmax_cross_entropy)

@@ -6,7 +6,8 @@ times as long (jax-ml/jax 12868); its pooling gradient takes twice as long. Here
 gradients of a convolution are written as such convolutions, and that of the maximum as
 selections. Accelerators keep autodiff's: which is used is decided when lowering.
 
-One step of 5x5x32, 5x5x64 and 512 cells on 20 images of 28 x 28, one core: autodiff
+`pooled` has something faster for windows of two and kernels of up to five. One step of
+5x5x32, 5x5x64 and 512 cells on 20 images of 28 x 28, one core: autodiff
 157 ms, own convolution 15, own pooling too 11. On 32 x 32 x 3: 257, 25 and 20.
 """
 

@@ -32,7 +32,7 @@ def as_matrices(
     num_rows = x.ndim - len(summed)
     assert tuple(summed) == tuple(range(num_rows, x.ndim)), "the last axes"
     assert tuple(of_kernel) == tuple(range(len(summed))) and not batch
-    # Under vmap, jax 0.10 refuses constants of numpy in `custom_jvp`.
+    # Not `asarray`: under vmap, jax 0.10 refuses constants of numpy in `custom_jvp`.
     x, kernel = jnp.array(x), jnp.array(kernel)
     rows, outputs = x.shape[:num_rows], kernel.shape[len(summed) :]
     width = math.prod(x.shape[num_rows:])

@@ -32,8 +32,8 @@ class Transforms(NamedTuple):
     inputs: np.ndarray  # [m + r - 1, m + r - 1]
 
 
-def is_accurate(num_results: int, num_weights: int) -> bool:
-    """Whether there are points enough."""
+def has_points(num_results: int, num_weights: int) -> bool:
+    """Whether there are enough of them."""
     return num_results + num_weights - 1 <= len(POINTS) + 1
 
 
