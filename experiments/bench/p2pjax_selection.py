@@ -37,7 +37,7 @@ def pens_rounds(
     )
     x, y = inputs.examples(want.network, want.num_agents, want.num_examples)
     world = _world({"x": x, "y": y})
-    state = jax.jit(algorithm.init)(jax.random.key(0), world)
+    state = sharding.born_in_place(algorithm.init)(jax.random.key(0), world)
     one_round = jax.jit(
         lambda t, state, world: algorithm.round(
             jax.random.fold_in(jax.random.key(0), t), t, None, state, world
