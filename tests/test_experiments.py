@@ -106,7 +106,11 @@ def test_same_flags_same_bytes_and_rerun_from_run_flags(run):
 @pytest.mark.parametrize(
     "args, figure",
     [
-        (("--study=scheme", "--schemes=784-12-8-0,784-6-4-10"), "accuracy_by_round"),
+        pytest.param(
+            ("--study=scheme", "--schemes=784-12-8-0,784-6-4-10"),
+            "accuracy_by_round",
+            marks=pytest.mark.slow,
+        ),
         (
             ("--study=peers", "--levels=0,80", "--group_sizes=2,4"),
             "accuracy_by_group_size",
@@ -519,6 +523,7 @@ def test_associative_networks(run):
     assert (folder / "accuracy_by_hidden.svg").exists()
 
 
+@pytest.mark.slow
 def test_overview(run, tmp_path):
     folder = run(*TINY, "--levels=0,50,80,100")
     (found,) = overview.comparisons(folder)

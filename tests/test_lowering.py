@@ -53,5 +53,6 @@ def test_calls_to_the_host_are_found():
         jax.debug.print("{}", info.sent.sum())
         return state, info
 
-    with pytest.raises((AssertionError, ValueError)):  # some jax refuses to lower them
+    # Some jax refuses to lower them, jax 0.10 stumbles over them for two platforms.
+    with pytest.raises((AssertionError, ValueError, TypeError)):
         assert_lowers(method._replace(round=round_fn), world)

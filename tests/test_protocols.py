@@ -762,6 +762,7 @@ class TestContract:
         if method != "central":
             close(momenta[0], gradients)
 
+    @pytest.mark.slow
     def test_next_word_networks_with_batch_norm(self, method):
         module = gru.NextWord(20, 3, 4, 3, batch_norm=True)
         task = tasks.next_token(module, 4, uncounted=1)

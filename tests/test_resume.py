@@ -54,6 +54,7 @@ def resume(run, folder, **options):
     return run(flagfile, "--resume", workdir=folder.name, **options)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_resumable_folder(run, whole, monkeypatch, capsys, tmp_path):
     for number in (1, 3, 9):  # before any checkpoint, within a run, in a later scheme
         folder = tmp_path / f"stopped_{number}"

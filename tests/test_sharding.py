@@ -35,7 +35,7 @@ def final(algorithm, task, world):
     [
         ("server", training.IN_PLACE),
         ("gossip", training.IN_PLACE),
-        ("pairs", training.IN_PLACE),
+        pytest.param("pairs", training.IN_PLACE, marks=pytest.mark.slow),
         ("server", training.VMAP),
     ],
 )
