@@ -12,8 +12,6 @@ from functools import partial
 
 from absl import flags
 
-from data import binary_vectors
-from data.binary_vectors import Patterns
 from experiments import averaging_study, common, figures, jobs
 from experiments.averaging_schemes import one_model
 from experiments.averaging_study import (
@@ -22,8 +20,12 @@ from experiments.averaging_study import (
     averaging_program,
     run_study,
 )
-from p2pjax.data import World
-from p2pjax.models import associative
+from p2pjax.datasets.loaders import binary_vectors
+from p2pjax.datasets.loaders.binary_vectors import Patterns
+from p2pjax.nn.associative import wiring
+from p2pjax.tasks._associative import associative
+from p2pjax.training.associative import associative_rule
+from p2pjax.types import World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -93,9 +95,9 @@ def build_program(case: Case, world: World) -> Program:
     threshold = _THRESHOLD.value
     return averaging_program(
         case,
-        associative.associative(_NUM_BITS.value, _NUM_HIDDEN.value, threshold),
-        associative.associative_rule(common.learning_rate(0.1), threshold),
-        associative.wiring(),
+        associative(_NUM_BITS.value, _NUM_HIDDEN.value, threshold),
+        associative_rule(common.learning_rate(0.1), threshold),
+        wiring(),
         shared_init=False,
     )
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from p2pjax import InputError
-from p2pjax.slices import Layout, PartialModel, Scheme
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.types import InputError, Layout
 
 # Bouchra Pilet et al. round in their own way; their levels on 100=50=20=1 are called
 # 7, 15, 30 and 40, after the cells of the first hidden layer.

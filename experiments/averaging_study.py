@@ -19,29 +19,25 @@ from absl import flags
 from experiments import common, runner
 from experiments.averaging_schemes import level_layout, one_model
 from experiments.runner import Program
-from p2pjax import (
-    InputError,
-    averaging,
-    data,
-    metrics,
-    placement,
-    tasks,
-    topology,
-    training,
-)
-from p2pjax.algorithms.partial_averaging import partial_averaging, share
-from p2pjax.averaging import Averaging
-from p2pjax.data import World
-from p2pjax.models import mlp
-from p2pjax.simulate import on_test_sets
-from p2pjax.slices import Layout, Scheme, Wiring
-from p2pjax.tasks import Task
-from p2pjax.training import Learner
-from p2pjax.types import Array, Variables
+from p2pjax.algorithms._partial_averaging import partial_averaging
+from p2pjax.evaluation.models import disagreement, parameter_norm
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.graphs import generators
+from p2pjax.nn import mlp
+from p2pjax.partial import averaging, placement
+from p2pjax.partial.averaging import Averaging
+from p2pjax.partial.schemes import Scheme
+from p2pjax.partial.sharing import share
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training import samplers
+from p2pjax.training.learner import Learner, gradient_descent, per_sample
+from p2pjax.types import Array, InputError, Layout, Variables, Wiring, World
 
 LOSSES = {
-    "squared_error": tasks.squared_error,
-    "cross_entropy": tasks.binary_cross_entropy,
+    "squared_error": losses.squared_error,
+    "cross_entropy": losses.binary_cross_entropy,
 }
 
 _PER_SAMPLE = flags.DEFINE_bool(
@@ -165,10 +161,10 @@ def perceptron_program(case: Case, world: World) -> Program:
             f"Layouts do not add up: examples of shape {example_shape} need "
             f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
         )
-    task = tasks.classification(mlp.MLP(widths[1:]), example_shape, LOSSES[_LOSS.value])
-    learner = training.gradient_descent(task, optax.sgd(common.learning_rate(0.1)))
+    task = classification(mlp.MLP(widths[1:]), example_shape, LOSSES[_LOSS.value])
+    learner = gradient_descent(task, optax.sgd(common.learning_rate(0.1)))
     if _PER_SAMPLE.value:
-        learner = training.per_sample(learner)
+        learner = per_sample(learner)
     return averaging_program(case, task, learner, mlp.wiring(len(widths) - 1))
 
 
@@ -185,7 +181,7 @@ def averaging_program(
     algorithm = partial_averaging(
         task,
         learner,
-        data.cyclic_window(case.batch_size or common.BATCH_SIZE.value),
+        samplers.cyclic_window(case.batch_size or common.BATCH_SIZE.value),
         sharing,
         _averaging(len(case.scheme.networks)),
         average_every=_AVERAGE_EVERY.value,
@@ -197,8 +193,8 @@ def averaging_program(
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         return dict(on_own_tests(models, world)) | {
-            "norm": metrics.parameter_norm(models.params),
-            "disagreement": metrics.disagreement(models.params, sharing.plan),
+            "norm": parameter_norm(models.params),
+            "disagreement": disagreement(models.params, sharing.plan),
         }
 
     return Program(algorithm, evaluate)
@@ -210,7 +206,9 @@ def _averaging(num_agents: int) -> Averaging:
     if _AVERAGING.value == "pairs":
         return averaging.random_pairs(num_agents)
     draw = partial(
-        topology.random_regular, num_agents=num_agents, degree=common.DEGREE.value or 4
+        generators.random_regular,
+        num_agents=num_agents,
+        degree=common.DEGREE.value or 4,
     )
     draw(np.random.default_rng(0))  # refuses a degree that is not possible
     return averaging.gossip(num_agents, draw, rewire_every=_REWIRE_EVERY.value)

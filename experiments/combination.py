@@ -21,27 +21,44 @@ import optax
 from absl import flags
 from matplotlib.figure import Figure
 
-from data import digits, hospital, mnist, npz
 from experiments import common, figures, jobs, run_folder, runner
 from experiments.runner import Program
-from p2pjax import InputError, label_skew, metrics, partition, tasks, training
-from p2pjax.algorithms import combination as rules
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.combination import Factors, Stable, combination
-from p2pjax.algorithms.complete_training import (
+from p2pjax.algorithms._combination import Stable, combination
+from p2pjax.datasets import label_skew, partition
+from p2pjax.datasets.loaders import digits, hospital, mnist, npz
+from p2pjax.datasets.stacking import Examples, over_splits
+from p2pjax.engines.server import fedavg
+from p2pjax.evaluation.models import non_finite, parameter_norm
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange.factors import (
+    Factors,
+    additive,
+    exponential,
+    mean,
+    relative_sizes,
+    size_weighted,
+)
+from p2pjax.nn.cnn import CNN
+from p2pjax.nn.mlp import MLP
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training.early_stopping import (
     LocalTraining,
     Stop,
     for_epochs,
     until_converged,
 )
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.data import AgentData, Examples, World, num_agents, over_splits
-from p2pjax.models.cnn import CNN
-from p2pjax.models.mlp import MLP
-from p2pjax.simulate import on_test_sets
-from p2pjax.tasks import Task
-from p2pjax.training import Learner
-from p2pjax.types import Array, Variables
+from p2pjax.training.learner import Learner, gradient_descent
+from p2pjax.types import (
+    AgentData,
+    Algorithm,
+    Array,
+    InputError,
+    Variables,
+    World,
+    num_agents,
+)
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -174,13 +191,13 @@ def make_task(examples: Examples) -> Task:
             )
         hidden = max(1, (PARAMETERS - 1) // (num_inputs + 2))
         module: nn.Module = MLP((hidden, 1), nn.relu)
-        return tasks.classification(module, shape, tasks.binary_cross_entropy)
+        return classification(module, shape, losses.binary_cross_entropy)
     if _NETWORK.value == "cnn":
         # 1,020,866 parameters on MNIST; the paper's 1,020,554 are of no known layout.
         module = CNN((32, 64), (936,), examples.num_classes)
     else:
         module = MLP((300, 100, examples.num_classes), nn.relu)
-    return tasks.classification(module, shape, tasks.softmax_cross_entropy)
+    return classification(module, shape, losses.softmax_cross_entropy)
 
 
 def factors_of(scheme: str) -> Factors | None:
@@ -188,22 +205,22 @@ def factors_of(scheme: str) -> Factors | None:
     default = 1e-3 if _STUDY.value == "hospital" else 1.0
     rate = default if _FACTOR_RATE.value is None else _FACTOR_RATE.value
     return {
-        "mean": rules.mean,
-        "size_weighted": rules.size_weighted,
-        "additive": rules.additive(),
-        "exponential": rules.exponential(rate),
+        "mean": mean,
+        "size_weighted": size_weighted,
+        "additive": additive(),
+        "exponential": exponential(rate),
     }.get(scheme)
 
 
 def build_program(scheme: str, task: Task) -> Program:
     """A scheme, ready to run on any number of hosts."""
-    learner = training.gradient_descent(task, optax.adam(common.learning_rate(1e-3)))
+    learner = gradient_descent(task, optax.adam(common.learning_rate(1e-3)))
     on_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         return dict(on_tests(models, world)) | {
-            "norm": metrics.parameter_norm(models.params),
-            "non_finite": metrics.non_finite(models.params),
+            "norm": parameter_norm(models.params),
+            "non_finite": non_finite(models.params),
         }
 
     return Program(_algorithm(scheme, task, learner), evaluate)
@@ -280,7 +297,7 @@ def _job(
     factors, first = factors_of(scheme), worlds(0)
     facts = {"hosts": float(num_agents(first))}
     if factors is not None:
-        facts["sum_of_factors"] = float(factors(rules.relative_sizes(first)).sum())
+        facts["sum_of_factors"] = float(factors(relative_sizes(first)).sum())
 
     def make_world() -> World:
         world = worlds(run)

@@ -14,8 +14,10 @@ from absl import app, flags, logging
 
 from experiments import processes
 from experiments.processes import Seat
-from p2pjax import InputError, sharding, training
-from p2pjax.tasks import Task
+from p2pjax import sharding
+from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import fastest_agent_loop
+from p2pjax.types import InputError
 
 FLAGS = flags.FLAGS
 flags.declare_key_flag("verbosity")  # of absl; worth a line in --help
@@ -192,7 +194,7 @@ def agent_loop(task: Task | None = None) -> int:
     the machine alone does.
     """
     if AGENT_LOOP.value is None:
-        FLAGS["agent_loop"].value = training.fastest_agent_loop(task)
+        FLAGS["agent_loop"].value = fastest_agent_loop(task)
     return int(FLAGS.agent_loop)
 
 

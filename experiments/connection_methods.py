@@ -11,38 +11,41 @@ from absl import flags
 
 from experiments import common
 from experiments.jobs import Program
-from p2pjax import (
-    InputError,
-    data,
-    graphs,
-    metrics,
-    peer_evaluation,
-    sharding,
-    training,
-)
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.d_cliques import d_cliques
-from p2pjax.algorithms.diple import diple
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.pull import pull
-from p2pjax.data import World, num_agents
-from p2pjax.peer_evaluation import Probe
-from p2pjax.selection import aucccr, tables
-from p2pjax.selection import d_cliques as cliques
+from p2pjax import sharding
+from p2pjax.algorithms._d_cliques import d_cliques
+from p2pjax.algorithms._diple import diple
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets import stacking
+from p2pjax.engines.pulling import pull
+from p2pjax.evaluation.models import worst_decile
+from p2pjax.evaluation.test_sets import Evaluate, on_test_sets
+from p2pjax.graphs import generators
+from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.selection import aucccr, peer_evaluation, tables
 from p2pjax.selection.base import Selection
+from p2pjax.selection.d_cliques import cliques
 from p2pjax.selection.dac import dac
 from p2pjax.selection.diple import line_search
 from p2pjax.selection.l2c import l2c
 from p2pjax.selection.max_in_load import max_in_load
 from p2pjax.selection.panm import panm
+from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.selection.pens import pens
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
 from p2pjax.selection.view_size import view_size
-from p2pjax.simulate import Evaluate, on_test_sets, simulate
-from p2pjax.tasks import Task
-from p2pjax.topology import Graphs, Topology
-from p2pjax.types import Array, Batch, Variables
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks.task import Task
+from p2pjax.training.learner import gradient_descent
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    Batch,
+    InputError,
+    Variables,
+    World,
+    num_agents,
+)
 
 ALONE_EPOCHS = 15  # of AUCCCR, before agents are compared
 
@@ -178,7 +181,7 @@ def _pulling(
     """A selection among all agents, or those of a graph."""
     return pull(
         subject.task,
-        training.gradient_descent(subject.task, subject.optimizer),
+        gradient_descent(subject.task, subject.optimizer),
         _capped(selection, sees_all=graph is None),
         graph,
         batch_size=common.BATCH_SIZE.value,
@@ -203,13 +206,13 @@ def _capped(selection: Selection, sees_all: bool) -> Selection:
 
 def _sparse(subject: Subject, run: Run) -> Algorithm:
     draw = partial(
-        graphs.directed_regular, num_agents=len(subject.cluster), degree=_degree()
+        generators.directed_regular, num_agents=len(subject.cluster), degree=_degree()
     )
     return _pulling(sparse(), subject, run, draw)
 
 
 def _oracle(subject: Subject, run: Run) -> Algorithm:
-    draw = partial(graphs.oracle, cluster=subject.cluster, degree=_degree())
+    draw = partial(generators.oracle, cluster=subject.cluster, degree=_degree())
     return _pulling(sparse(), subject, run, draw)
 
 
@@ -263,7 +266,7 @@ def _diple(subject: Subject, run: Run) -> Algorithm:
     chosen = _capped(line_search(num_peers=_degree()), sees_all=True)
     return diple(
         subject.task,
-        training.gradient_descent(subject.task, subject.optimizer),
+        gradient_descent(subject.task, subject.optimizer),
         chosen,
         batch_size=common.BATCH_SIZE.value,
         num_iterations=_ITERATIONS.value,
@@ -279,12 +282,12 @@ def _aucccr(subject: Subject, run: Run) -> Algorithm:
             "x as many numbers: leave it out of --methods."
         )
     size, degree = len(subject.cluster), _degree()
-    like_it = graphs.directed_regular(np.random.default_rng(0), size, degree)
+    like_it = generators.directed_regular(np.random.default_rng(0), size, degree)
     base = _pulling(sparse(), subject, run, like_it)
 
     def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Topology:
         group = found_groups(subject, rng, world)
-        graph = tables.padded(aucccr.topology(rng, group, degree), degree)
+        graph = tables.padded(aucccr.group_graph(rng, group, degree), degree)
         return Topology(
             *(np.repeat(np.asarray(leaf)[None], num_rounds, 0) for leaf in graph)
         )
@@ -296,7 +299,7 @@ def found_groups(
     subject: Subject, rng: np.random.Generator, world: World
 ) -> np.ndarray:
     """Groups of AUCCCR, `[N]`, from what models that were trained alone predict."""
-    learner = training.gradient_descent(subject.task, subject.optimizer)
+    learner = gradient_descent(subject.task, subject.optimizer)
     agent_loop = common.agent_loop(subject.task)
     alone = local_only(
         subject.task,
@@ -324,8 +327,8 @@ def _nothing(models: Variables, world: World) -> dict[str, Array]:
 
 
 def _d_cliques(subject: Subject, run: Run) -> Algorithm:
-    histograms = data.label_histograms(run.world.train, subject.num_classes)
-    clique = cliques.cliques(
+    histograms = stacking.label_histograms(run.world.train, subject.num_classes)
+    clique = cliques(
         np.random.default_rng([common.SEED.value, run.number]),
         np.asarray(histograms),
         max_size=_CLIQUE_SIZE.value,
@@ -343,7 +346,7 @@ def _local(subject: Subject, run: Run) -> Algorithm:
     del run
     return local_only(
         subject.task,
-        training.gradient_descent(subject.task, subject.optimizer),
+        gradient_descent(subject.task, subject.optimizer),
         batch_size=common.BATCH_SIZE.value,
         agent_loop=common.agent_loop(subject.task),
     )
@@ -388,7 +391,7 @@ def evaluation(task: Task) -> Evaluate:
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
-        return values | {"worst_decile": metrics.worst_decile(values["accuracy"])}
+        return values | {"worst_decile": worst_decile(values["accuracy"])}
 
     return evaluate
 

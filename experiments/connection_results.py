@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from experiments import figures, run_folder
 from experiments.connection_thesis import printed
 from experiments.run_folder import Row
-from p2pjax import statistics
+from p2pjax.evaluation import statistics
 
 Runs = list[list[Row]]  # evaluations of every run
 

@@ -17,7 +17,8 @@ from absl import app
 
 from experiments import common, connection_results, connection_thesis, run_folder
 from experiments.connection_results import Runs
-from p2pjax import InputError, statistics
+from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
 
 Column = TypeVar("Column")
 Study = dict[str, Runs]  # by method

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import cifar10, text
-from data.text import Corpus, Documents
-from p2pjax import InputError, data, label_skew, partition
-from p2pjax.data import Examples, World
+from p2pjax.datasets import label_skew, partition, stacking
+from p2pjax.datasets.loaders import cifar10, text
+from p2pjax.datasets.loaders.text import Corpus, Documents
+from p2pjax.datasets.stacking import Examples
+from p2pjax.types import InputError, World
 
 TURNS = {2: (0, 2), 4: (0, 1, 2, 3)}  # quarters, to the left
 SWAPS = {2: ((0, 0), (0, 2)), 4: ((0, 0), (0, 1), (2, 3), (4, 5))}
@@ -119,7 +120,7 @@ def image_worlds(
     examples: Examples, setup: Setup, seed: int, num_runs: int
 ) -> list[World]:
     """Split anew in every run; all worlds have the same shapes."""
-    return data.same_widths(
+    return stacking.same_widths(
         [
             image_world(examples, setup, np.random.default_rng([seed, run]))
             for run in range(num_runs)
@@ -174,4 +175,4 @@ def text_worlds(
         )
         rng = np.random.default_rng([seed, run])
         worlds.append(text.world_of_users(corpus, users, rng))
-    return data.same_widths(worlds)
+    return stacking.same_widths(worlds)

@@ -17,18 +17,6 @@ import numpy as np
 import optax
 from absl import flags
 
-from data import (
-    cifar10,
-    digits,
-    glyphs,
-    mnist,
-    npz,
-    reddit,
-    shakespeare,
-    speakers,
-    text,
-)
-from data.text import Documents
 from experiments import (
     common,
     connection_methods,
@@ -42,10 +30,25 @@ from experiments import (
 )
 from experiments.connection_methods import METHODS, NOT_DEFAULT, Subject
 from experiments.connection_worlds import Setup
-from p2pjax import InputError, tasks
-from p2pjax.data import Examples, World
-from p2pjax.models import cnn, mlp
-from p2pjax.models.gru import NextWord
+from p2pjax.datasets.loaders import (
+    cifar10,
+    digits,
+    glyphs,
+    mnist,
+    npz,
+    reddit,
+    shakespeare,
+    speakers,
+    text,
+)
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.stacking import Examples
+from p2pjax.nn import cnn, mlp
+from p2pjax.nn.gru import NextWord
+from p2pjax.tasks import losses, task
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks._next_token import next_token
+from p2pjax.types import InputError, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(connection_methods)
@@ -201,8 +204,8 @@ def image_task(examples: Examples) -> Subject:
     elif name == "cnn_table":
         module = cnn.CNN((6, 16), (128,), num_classes, kernel_size=5, pool=3)
     return Subject(
-        tasks.classification(module, shape, tasks.softmax_cross_entropy),
-        tasks.probabilities(module),
+        classification(module, shape, losses.softmax_cross_entropy),
+        task.probabilities(module),
         optax.adam(common.learning_rate(1e-3), eps=1e-7),  # as in Keras
         connection_worlds.cluster_of(make_setup(), num_classes),
         num_classes,
@@ -215,8 +218,8 @@ def text_task(num_ids: int) -> Subject:
     units = _GRU_UNITS.value
     module = NextWord(num_ids, units, units, units, batch_norm=True)
     return Subject(
-        tasks.next_token(module, text.WINDOW, uncounted=text.UNKNOWN, momentum=0.9),
-        tasks.probabilities(module, lambda x: x.astype(np.int32)),
+        next_token(module, text.WINDOW, uncounted=text.UNKNOWN, momentum=0.9),
+        task.probabilities(module, lambda x: x.astype(np.int32)),
         optax.adam(common.learning_rate(5e-3), eps=1e-7),
         connection_worlds.cluster_of(make_setup(), num_ids),
         num_ids,

@@ -17,31 +17,35 @@ import numpy as np
 import optax
 from absl import flags
 
-from data import embedding, points, senteval
-from data.senteval import Texts
 from experiments import common, figures, run_folder, runner
 from experiments.jobs import kept
 from experiments.runner import Program
-from p2pjax import InputError, curvature, metrics, partition, tasks, topology, training
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.ditto import ditto
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.fedcurv import fedcurv, fedcurv_neighbors
-from p2pjax.algorithms.fedper import fedper
-from p2pjax.algorithms.fedprox import fedprox
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.data import Examples, World
-from p2pjax.models.mlp import MLP
-from p2pjax.simulate import on_test_sets
-from p2pjax.tasks import Task
-from p2pjax.training import Learner
-from p2pjax.types import Array, Variables
+from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors
+from p2pjax.algorithms._fedper import fedper
+from p2pjax.algorithms._fedprox import fedprox
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import embedding, points, senteval
+from p2pjax.datasets.loaders.senteval import Texts
+from p2pjax.datasets.stacking import Examples
+from p2pjax.engines.server import fedavg
+from p2pjax.evaluation.models import parameter_norm
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.graphs import generators
+from p2pjax.nn.mlp import MLP
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training import curvature
+from p2pjax.training.learner import Learner, gradient_descent
+from p2pjax.types import Algorithm, Array, InputError, Variables, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
 LOSSES = {
-    "squared_error": tasks.squared_error,
-    "cross_entropy": tasks.softmax_cross_entropy,
+    "squared_error": losses.squared_error,
+    "cross_entropy": losses.softmax_cross_entropy,
 }
 CURVATURES = {"fisher": curvature.fisher, "hessian": curvature.hessian}
 HEAD = ("params/layer_2/.*",)
@@ -150,7 +154,7 @@ def make_task(num_inputs: int, num_classes: int) -> Task:
     hidden = _HIDDEN.value or (16 if is_points else 64)
     loss = _OBJECTIVE.value or ("squared_error" if is_points else "cross_entropy")
     module = MLP((hidden, num_classes), nn.relu)
-    return tasks.classification(module, (num_inputs,), LOSSES[loss])
+    return classification(module, (num_inputs,), LOSSES[loss])
 
 
 def make_algorithm(
@@ -173,7 +177,7 @@ def make_algorithm(
     if method == "fedcurv":
         return fedcurv(task, learner, bends, **penalised, **own)
     if method == "fedcurv_ring":
-        ring = topology.ring(num_agents)
+        ring = generators.ring(num_agents)
         return fedcurv_neighbors(
             task, learner, bends, ring, strength=strength, **options, **own
         )
@@ -223,12 +227,12 @@ def make_jobs() -> list[runner.Job]:
         worlds = kept(text_worlds(load_texts()))
         num_inputs, num_classes = _NUM_DIMS.value, 2
     task = make_task(num_inputs, num_classes)
-    learner = training.gradient_descent(task, optax.sgd(common.learning_rate(0.1)))
+    learner = gradient_descent(task, optax.sgd(common.learning_rate(0.1)))
     num_agents = worlds(0).train.size.shape[0]
     on_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
-        norm = metrics.parameter_norm(models.params)
+        norm = parameter_norm(models.params)
         return dict(on_tests(models, world)) | {"norm": norm}
 
     programs = [

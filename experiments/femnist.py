@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from data import femnist, glyphs, npz
 from experiments import averaging_study, common, figures
 from experiments.averaging_schemes import level_layout, one_model
 from experiments.averaging_study import Case, run_study
 from experiments.jobs import kept
-from p2pjax import partition, slices, tasks
-from p2pjax.data import Examples, World
-from p2pjax.slices import Layout
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import femnist, glyphs, npz
+from p2pjax.datasets.stacking import Examples
+from p2pjax.partial import schemes
+from p2pjax.tasks import task
+from p2pjax.types import Layout, World
 
 Worlds = Callable[[int], World]  # data of a run
 
@@ -109,7 +111,7 @@ def make_world(examples: Examples, run: int) -> World:
 def network_layout(examples: Examples) -> Layout:
     """The network of every agent."""
     if _NETWORK.value is not None:
-        return slices.network_layout(_NETWORK.value)
+        return schemes.network_layout(_NETWORK.value)
     return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
 
 
@@ -123,7 +125,7 @@ def scheme_cases(network: Layout, worlds: Worlds) -> list[Case]:
     """P-F2: a part of every hidden layer against whole layers."""
     num_agents = _NUM_AGENTS.value
     if _SCHEMES.value is not None:
-        layouts = [slices.model_layout(text) for text in _SCHEMES.value]
+        layouts = [schemes.model_layout(text) for text in _SCHEMES.value]
     else:
         layouts = [level_layout(network, 80), (0,) * len(network), network]
         for first in range(len(network)):
@@ -173,7 +175,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 def make_cases(examples: Examples) -> list[Case]:
     """The schemes that the study compares."""
     network = network_layout(examples)
-    tasks.check_labels(examples.y, network[-1])
+    task.check_labels(examples.y, network[-1])
     worlds = kept(partial(make_world, examples))
     return STUDIES[_STUDY.value](network, worlds)
 

@@ -16,7 +16,7 @@ from matplotlib.typing import ColorType
 
 from experiments import run_folder
 from experiments.run_folder import Row
-from p2pjax import metrics
+from p2pjax.evaluation import statistics
 
 # In the order of the paper's lines: pale to dark, so that "more" reads as "darker".
 _RAMP = matplotlib.colormaps["viridis_r"]  # of few lines, such as levels
@@ -210,7 +210,7 @@ def draw_all(
     """Draws a line per entry and returns all x."""
     summaries = {
         name: {
-            x: metrics.over_runs(np.asarray([row[metric] for row in same], float))
+            x: statistics.over_runs(np.asarray([row[metric] for row in same], float))
             for x, same in sorted(grouped(rows, x_of).items())
         }
         for name, rows in lines.items()

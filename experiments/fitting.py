@@ -7,8 +7,10 @@ from absl import logging
 
 from experiments import common
 from experiments.jobs import Batch, Job, Program, batches, devices_of
-from p2pjax import InputError, memory, training
-from p2pjax.memory import Need
+from p2pjax import memory_estimate
+from p2pjax.memory_estimate import Need
+from p2pjax.training.agent_loop import IN_PLACE
+from p2pjax.types import InputError
 
 _SHARE = 0.9  # of the free memory that runs side by side may take together
 
@@ -27,7 +29,7 @@ def settle(jobs: Sequence[Job]) -> None:
     batch = next(batches(jobs, largest, at_once))
     logging.info("%s: compiling, which tells how much memory it needs.", batch.label)
     with devices_of(batch.start.world):
-        need, free = _need(batch), memory.free()
+        need, free = _need(batch), memory_estimate.free()
     if free is None:
         logging.info("Memory: %s; how much is free is unknown.", describe(need))
     elif need.total > free:
@@ -43,13 +45,13 @@ def settle(jobs: Sequence[Job]) -> None:
 def _held(job: Job) -> int:
     world = job.make_world()
     with devices_of(world):
-        return memory.held(job.key, job.algorithm, world).total
+        return memory_estimate.held(job.key, job.algorithm, world).total
 
 
 def _need(batch: Batch) -> Need:
     algorithm, evaluate = batch.jobs[0].program
     num_rounds = min(common.EVAL_EVERY.value, common.NUM_ROUNDS.value)
-    need = memory.need(batch.start, algorithm, num_rounds, evaluate)
+    need = memory_estimate.need(batch.start, algorithm, num_rounds, evaluate)
     if jax.default_backend() != "cpu":
         return need
     # While a checkpoint is written, a copy of the state is in the same memory.
@@ -69,7 +71,7 @@ def _refusal(need: Need, free: int, at_once: int, agent_loop: int) -> str:
     if at_once > 1:
         fewer.append(f"runs side by side (--runs_at_once is {at_once})")
     largest = max(PARTS, key=lambda part: getattr(need, part))
-    if largest == "working" and agent_loop != training.IN_PLACE:
+    if largest == "working" and agent_loop != IN_PLACE:
         fewer.append("agents side by side (--agent_loop=1)")
     elif largest == "working":
         fewer.append("examples at once (--batch_size, test examples)")

@@ -14,11 +14,22 @@ from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import average, leaves_list
 from scipy.spatial.distance import squareform
 
-from data import chat, digits, mnist, reddit, shakespeare, speakers, stackoverflow, text
-from data.text import Documents
 from experiments import common, processes, run_folder
-from p2pjax import InputError, label_skew, statistics
-from p2pjax.data import Examples
+from p2pjax.datasets import label_skew
+from p2pjax.datasets.loaders import (
+    chat,
+    digits,
+    mnist,
+    reddit,
+    shakespeare,
+    speakers,
+    stackoverflow,
+    text,
+)
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.stacking import Examples
+from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 

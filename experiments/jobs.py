@@ -11,10 +11,10 @@ import jax
 from experiments import common
 from experiments.run_folder import Row
 from p2pjax import sharding
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.data import AgentData, World, over_splits
-from p2pjax.simulate import Evaluate, Start, prepare, side_by_side
-from p2pjax.types import PyTree
+from p2pjax.datasets.stacking import over_splits
+from p2pjax.evaluation.test_sets import Evaluate
+from p2pjax.simulation._simulate import Start, prepare, side_by_side
+from p2pjax.types import AgentData, Algorithm, PyTree, World
 
 
 class Program(NamedTuple):

@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from absl import flags
 
-from data import digits, mnist, npz
 from experiments import (
     averaging_study,
     common,
@@ -24,9 +23,12 @@ from experiments import (
     mnist_studies,
 )
 from experiments.averaging_study import Case, run_study
-from p2pjax import partition, slices, tasks
-from p2pjax.data import Examples, World
-from p2pjax.slices import Layout
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import digits, mnist, npz
+from p2pjax.datasets.stacking import Examples
+from p2pjax.partial import schemes
+from p2pjax.tasks import task
+from p2pjax.types import Layout, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -91,7 +93,7 @@ def load_examples() -> Examples:
 def network_layout(examples: Examples) -> Layout:
     """The network of every agent."""
     if _NETWORK.value is not None:
-        return slices.network_layout(_NETWORK.value)
+        return schemes.network_layout(_NETWORK.value)
     return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
 
 
@@ -139,7 +141,7 @@ def blocks_of_runs(examples: Examples) -> mnist_studies.Blocks:
 def make_cases(examples: Examples) -> list[Case]:
     """The schemes that the study compares."""
     network = network_layout(examples)
-    tasks.check_labels(examples.y, network[-1])
+    task.check_labels(examples.y, network[-1])
     study = STUDIES[_STUDY.value]
     values = study.values
     if _VALUES.value is not None:

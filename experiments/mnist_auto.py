@@ -15,12 +15,11 @@ from experiments import common, figures, jobs, runner
 from experiments.averaging_schemes import level_layout, within_groups
 from experiments.averaging_study import Case, perceptron_program
 from experiments.mnist_studies import Setup, Study, all_orders, permuted_worlds
-from p2pjax import InputError, grouping, sharding, slices
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.data import World
-from p2pjax.simulate import initial_state, simulate
-from p2pjax.slices import Scheme
-from p2pjax.types import Array, Variables
+from p2pjax import sharding
+from p2pjax.partial import grouping, schemes
+from p2pjax.partial.schemes import Scheme
+from p2pjax.simulation._simulate import initial_state, simulate
+from p2pjax.types import Algorithm, Array, InputError, Variables, World
 
 
 def permuted_labels(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
@@ -52,7 +51,7 @@ def _cases(
         "none": Scheme((network,) * len(truth)),
         "full": within_groups(network, network, everybody),
         "level_80": within_groups(network, shared, everybody),
-        "true_groups": slices.auto(network, shared, truth),
+        "true_groups": schemes.auto(network, shared, truth),
     }
     cases = [Case(name, {}, scheme, worlds) for name, scheme in known.items()]
     alone = perceptron_program(cases[0], worlds(0))
@@ -63,7 +62,7 @@ def _cases(
                 Case(
                     f"found_groups_{warm_up}",
                     {"warm_up": warm_up},
-                    slices.auto(network, shared, found),
+                    schemes.auto(network, shared, found),
                     worlds,
                     runs=(run,),
                     facts={

@@ -21,9 +21,9 @@ from experiments.averaging_schemes import (
     within_groups,
 )
 from experiments.averaging_study import Case, level_cases
-from p2pjax import InputError, partition, slices
-from p2pjax.data import World
-from p2pjax.slices import Layout, PartialModel, Scheme
+from p2pjax.datasets import partition
+from p2pjax.partial.schemes import PartialModel, Scheme, auto
+from p2pjax.types import InputError, Layout, World
 
 
 class Setup(NamedTuple):
@@ -161,7 +161,7 @@ def semi_local(setup: Setup, batch_sizes: tuple[int, ...]) -> list[Case]:
     """P-M4: agents with the same permutation can share a semi-local model."""
     tables, groups = all_orders(setup)
     shared = level_layout(setup.network, 80)
-    scheme = slices.auto(setup.network, shared, groups)
+    scheme = auto(setup.network, shared, groups)
     return _compare(setup, tables, groups, 80, scheme.models[1:], batch_sizes)
 
 

@@ -19,8 +19,6 @@ import numpy as np
 import optax
 from absl import flags
 
-from data import pieces as word_pieces
-from data.pieces import Pieces
 from experiments import (
     common,
     figures,
@@ -32,15 +30,17 @@ from experiments import (
 )
 from experiments.runner import Program
 from experiments.task_data import EMBEDDED, Dataset, Limits
-from p2pjax import InputError, graphs, task_groups, training
-from p2pjax.algorithms.multi_task import multi_task
-from p2pjax.data import World
-from p2pjax.models.encoder import Encoder
-from p2pjax.simulate import on_test_sets_of_groups
-from p2pjax.tasks import Task
-from p2pjax.topology import Graphs
-from p2pjax.training import Learner
-from p2pjax.types import Array, Variables
+from p2pjax.algorithms._multi_task import multi_task
+from p2pjax.asynchronous import task_groups
+from p2pjax.datasets.loaders.pieces import Pieces, read, write
+from p2pjax.evaluation.test_sets import on_test_sets_of_groups
+from p2pjax.graphs import generators
+from p2pjax.graphs.topology import Graphs
+from p2pjax.nn.encoder import Encoder
+from p2pjax.tasks.task import Task
+from p2pjax.training import agent_loop
+from p2pjax.training.learner import Learner, by_part, gradient_descent
+from p2pjax.types import Array, InputError, Variables, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -159,9 +159,11 @@ def graph_of(case: Case) -> Graphs:
     size, degree = _NUM_AGENTS.value, common.DEGREE.value or 3
     cluster = np.repeat(np.arange(len(case.names)), size)
     if case.graph == "clustered":
-        draw = partial(graphs.clustered, cluster=cluster, degree=degree)
+        draw = partial(generators.clustered, cluster=cluster, degree=degree)
     else:
-        draw = partial(graphs.directed_regular, num_agents=len(cluster), degree=degree)
+        draw = partial(
+            generators.directed_regular, num_agents=len(cluster), degree=degree
+        )
     draw(np.random.default_rng(0))  # refuses what is not possible
     return draw
 
@@ -178,7 +180,7 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
 
     def learner(task: Task) -> Learner:
         adam = optax.adam(common.learning_rate(5e-4), eps=1e-7)  # Keras' epsilon
-        return training.gradient_descent(task, training.by_part(adam))
+        return gradient_descent(task, by_part(adam))
 
     algorithm = multi_task(
         groups,
@@ -214,7 +216,7 @@ def keep_vocabulary(pieces: Pieces) -> None:
             f"--workdir, or use it by --vocabulary={path}."
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    word_pieces.write(path, pieces)
+    write(path, pieces)
     flags.FLAGS["vocabulary"].value = str(path)
 
 
@@ -227,7 +229,7 @@ def make_jobs() -> list[runner.Job]:
     if _VOCABULARY.value is None:
         pieces = task_data.vocabulary(datasets, _NUM_PIECES.value)
     else:
-        pieces = word_pieces.read(_VOCABULARY.value)
+        pieces = read(_VOCABULARY.value)
     limits = Limits(_MIN_TRAIN.value, _MAX_TRAIN.value, _MAX_EXAMPLES.value)
 
     worlds = {
@@ -271,7 +273,7 @@ def make_jobs() -> list[runner.Job]:
 def main() -> None:
     """Runs the study that the flags name."""
     processes.check_alone("multi_task")
-    if common.agent_loop() != training.VMAP:  # in place, tasks share one device
+    if common.agent_loop() != agent_loop.VMAP:  # in place, tasks share one device
         flags.FLAGS["num_devices"].value = 1
     if common.WORKDIR.value is None:
         flags.FLAGS["workdir"].value = run_folder.default_name("multi_task")

@@ -15,13 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
-from data import chat, reddit, shakespeare, speakers, stackoverflow, text
-from data.text import Corpus, Documents
 from experiments import common, figures, protocol_study, runner
 from experiments.jobs import own_examples
 from experiments.protocol_study import Setting
-from p2pjax import data
-from p2pjax.data import World
+from p2pjax.datasets import stacking
+from p2pjax.datasets.loaders import (
+    chat,
+    reddit,
+    shakespeare,
+    speakers,
+    stackoverflow,
+    text,
+)
+from p2pjax.datasets.loaders.text import Corpus, Documents
+from p2pjax.types import World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(protocol_study)
@@ -148,7 +155,7 @@ def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
         )
         rng = np.random.default_rng([common.SEED.value, run])
         worlds.append(text.world_of_users(corpus, users, rng))
-    return list(map(own_examples, data.same_widths(worlds)))
+    return list(map(own_examples, stacking.same_widths(worlds)))
 
 
 def make_jobs() -> list[runner.Job]:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from experiments import common, run_folder
 from experiments.run_folder import Row
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 _FIGURE = flags.DEFINE_string(
     "figure", "overview.png", "Where it goes; the ending says in which format."

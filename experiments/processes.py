@@ -19,7 +19,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 ARRIVAL_SECONDS = 120  # that processes wait for the last one to start
 SILENCE_SECONDS = 30  # after which a process counts as dead

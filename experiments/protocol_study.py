@@ -11,40 +11,32 @@ from absl import flags
 
 from experiments import common, run_folder
 from experiments.runner import Program
-from p2pjax import (
-    InputError,
-    exchange,
-    graphs,
-    metrics,
-    statistics,
-    tasks,
-    topology,
-    training,
-    weights,
-)
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.central import central
-from p2pjax.algorithms.d2 import d2
-from p2pjax.algorithms.dpsgd import dpsgd
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.gosgd import gosgd
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.p2p_bn import p2p_bn
-from p2pjax.algorithms.sgp import sgp
-from p2pjax.algorithms.stepwise import Protocol, stepwise
-from p2pjax.data import World
-from p2pjax.events import Timing
-from p2pjax.models.gru import NextWord
-from p2pjax.simulate import on_test_sets
-from p2pjax.tasks import Task
-from p2pjax.topology import Graphs
-from p2pjax.training import Learner
-from p2pjax.types import Array, Variables
+from p2pjax.algorithms._central import central
+from p2pjax.algorithms._d2 import d2
+from p2pjax.algorithms._gosgd import gosgd
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._p2p_bn import p2p_bn
+from p2pjax.algorithms._sgp import sgp
+from p2pjax.asynchronous.events import Timing
+from p2pjax.engines.neighbor_averaging import dpsgd
+from p2pjax.engines.server import fedavg
+from p2pjax.engines.stepwise import Protocol, stepwise
+from p2pjax.evaluation import statistics
+from p2pjax.evaluation.models import consensus_distance, worst_decile
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange import shared
+from p2pjax.graphs import analysis, generators, topology
+from p2pjax.graphs.topology import Graphs
+from p2pjax.nn.gru import NextWord
+from p2pjax.tasks._next_token import next_token
+from p2pjax.tasks.task import Task
+from p2pjax.training.learner import Learner, by_part, gradient_descent
+from p2pjax.types import Algorithm, Array, InputError, Variables, World
 
 SHARING = {
-    "full": exchange.FULL,
-    "fed_bn": exchange.FED_BN,
-    "silo_bn": exchange.SILO_BN,
+    "full": shared.FULL,
+    "fed_bn": shared.FED_BN,
+    "silo_bn": shared.SILO_BN,
 }
 _UNITS = flags.DEFINE_integer(
     "units", 100, "Size of the embedding, the GRU and the dense layer.", lower_bound=1
@@ -87,8 +79,10 @@ def graph_of(setting: Setting) -> Graphs:
     """The graph of a setting, or how to draw one."""
     size, degree = setting.num_agents, common.DEGREE.value or 3
     if setting.ring:
-        return topology.ring(size, directed=setting.directed)
-    draw = graphs.directed_regular if setting.directed else topology.random_regular
+        return generators.ring(size, directed=setting.directed)
+    draw = (
+        generators.directed_regular if setting.directed else generators.random_regular
+    )
     draw(np.random.default_rng(0), size, degree)  # refuses what is not possible
     return partial(draw, num_agents=size, degree=degree)
 
@@ -183,19 +177,19 @@ def build_program(setting: Setting, num_ids: int, window: int) -> Program:
         )
     units = _UNITS.value
     module = NextWord(num_ids, units, units, units, setting.batch_norm)
-    task = tasks.next_token(
+    task = next_token(
         module, window, uncounted=1, momentum=0.9 if setting.batch_norm else None
     )
     # Adam as Keras has it; its state is kept by part, so that parts can be frozen.
-    optimizer = training.by_part(optax.adam(common.learning_rate(5e-3), eps=1e-7))
-    learner = training.gradient_descent(task, optimizer)
+    optimizer = by_part(optax.adam(common.learning_rate(5e-3), eps=1e-7))
+    learner = gradient_descent(task, optimizer)
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
     def evaluate(models: Variables, world: World) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         return values | {
-            "worst_decile": metrics.worst_decile(values["accuracy"]),
-            "consensus_distance": metrics.consensus_distance(models.params),
+            "worst_decile": worst_decile(values["accuracy"]),
+            "consensus_distance": consensus_distance(models.params),
         }
 
     return Program(METHODS[setting.method](task, learner, setting), evaluate)
@@ -254,7 +248,7 @@ def print_graphs(folder: Path) -> None:
         if row["run"] == 0 and row["links"]:
             receiver, sender, _ = np.transpose(row["links"])
             graph = topology.from_edges(len(row["cluster"]), sender, receiver)
-            facts = weights.report(graph)
+            facts = analysis.report(graph)
             print(
                 f"{row['scheme']:<20} "
                 f"{'' if facts['directed'] else 'un'}directed graph, "

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.run_folder import Row
-from p2pjax import metrics, statistics
+from p2pjax.evaluation import models, statistics
 from p2pjax.types import Array, Info, Links
 
 MOST_LINKED = 500  # agents of a run whose links are kept: there may be N * N of them
@@ -125,7 +125,7 @@ def metrics_row(
         **means,
         "train_loss": info.train_loss[-1].mean(),
         "messages": tally.sent.mean(),
-        "bytes": tally.payload * metrics.BYTES_PER_PARAMETER,
+        "bytes": tally.payload * models.BYTES_PER_PARAMETER,
     }
     if tally.sent.any():
         row["gini"] = statistics.gini(tally.sent)
@@ -136,7 +136,7 @@ def metrics_row(
     if info.time is not None:
         row["time"] = info.time[-1]
     if info.delivered is not None:
-        row["bytes_down"] = tally.delivered * metrics.BYTES_PER_PARAMETER
+        row["bytes_down"] = tally.delivered * models.BYTES_PER_PARAMETER
     if info.epochs is not None:
         row["epochs"] = info.epochs[-1].mean()
     if info.weight is not None:

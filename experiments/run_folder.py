@@ -20,7 +20,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from p2pjax import InputError, metrics
+from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
 
 Row = dict[str, Any]
 
@@ -142,7 +143,7 @@ def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row
             "scheme": same[0]["scheme"],
             "setting": same[0]["setting"],
             "metric": name,
-            **metrics.over_runs(np.asarray([row[name] for row in same], float)),
+            **statistics.over_runs(np.asarray([row[name] for row in same], float)),
         }
         for same in finals.values()
         for name in names

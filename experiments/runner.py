@@ -22,15 +22,16 @@ from experiments.progress import Progress
 from experiments.rows import Tally
 from experiments.run_folder import Row
 from experiments.writers import Writer
-from p2pjax import InputError, checkpoint
+from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
-from p2pjax.simulate import (
+from p2pjax.simulation._simulate import (
     Snapshot,
     compiled,
     initial_shapes,
     initial_state,
     snapshots,
 )
+from p2pjax.types import InputError
 
 __all__ = ["Job", "Program", "run_jobs", "run_key"]
 

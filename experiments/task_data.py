@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data import (
+from p2pjax.datasets import stacking
+from p2pjax.datasets.loaders import (
     chat,
     masked,
     ner,
@@ -16,15 +17,13 @@ from data import (
     stackoverflow,
     text,
 )
-from data import pieces as word_pieces
-from data.ner import Tagged
-from data.pieces import Pieces
-from data.text import Documents
-from p2pjax import InputError, token_tasks
-from p2pjax import data as agent_data
-from p2pjax.data import AgentData, World
-from p2pjax.models.encoder import Encoder
-from p2pjax.tasks import Task
+from p2pjax.datasets.loaders.ner import Tagged
+from p2pjax.datasets.loaders.pieces import Pieces, train, whole_words
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.nn.encoder import Encoder
+from p2pjax.tasks._encoder_tasks import masked_token, tagging
+from p2pjax.tasks.task import Task
+from p2pjax.types import AgentData, InputError, World
 
 EMBEDDED = ("speakers", "tags", "speakers_2", "tags_2")  # the latter of other habits
 TEXTS: dict[str, Callable[[str], Documents]] = {
@@ -123,8 +122,8 @@ def vocabulary(datasets: dict[str, Dataset], num_pieces: int) -> Pieces:
     """All words of generated texts, or pieces that are learned from training texts."""
     texts = [line for dataset in datasets.values() for line in _training_texts(dataset)]
     if set(datasets) <= set(EMBEDDED):
-        return word_pieces.whole_words(word for line in texts for word in line.split())
-    return word_pieces.train(texts, num_pieces)
+        return whole_words(word for line in texts for word in line.split())
+    return train(texts, num_pieces)
 
 
 def _training_texts(dataset: Dataset) -> list[str]:
@@ -144,8 +143,8 @@ def task_of(dataset: Dataset, encoder: Encoder, length: int, pieces: Pieces) -> 
     """What its agents learn."""
     if isinstance(dataset.content, Tagged):
         labels = ner.label_set(dataset.content)
-        return token_tasks.tagging(encoder, length, labels)
-    return token_tasks.masked_token(encoder, length, pieces.mask)
+        return tagging(encoder, length, labels)
+    return masked_token(encoder, length, pieces.mask)
 
 
 def worlds(
@@ -175,7 +174,7 @@ def worlds(
             share=SHARE.get(dataset.name, 1.0),
             max_examples=limits.max_examples,
         )
-        return agent_data.same_widths([divide(rng) for rng in sources])
+        return stacking.same_widths([divide(rng) for rng in sources])
     corpus = masked.encode(content, pieces)
     every = []
     for run, rng in enumerate(sources):
@@ -197,7 +196,7 @@ def worlds(
                 max_examples=limits.max_examples,
             )
         )
-    return agent_data.same_widths(every)
+    return stacking.same_widths(every)
 
 
 def concatenated(worlds: list[World]) -> World:
@@ -210,6 +209,6 @@ def concatenated(worlds: list[World]) -> World:
         }
         return AgentData(examples, np.concatenate([split.size for split in splits]))
 
-    same = agent_data.same_widths(worlds)
+    same = stacking.same_widths(worlds)
     cluster = np.concatenate([world.cluster for world in same])
-    return agent_data.over_splits(join, same, cluster)
+    return stacking.over_splits(join, same, cluster)

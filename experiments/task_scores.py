@@ -15,7 +15,8 @@ from absl import app
 
 from experiments import common, run_folder
 from experiments.run_folder import Row
-from p2pjax import InputError, statistics
+from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
 
 
 class Case(NamedTuple):

@@ -17,45 +17,38 @@ import numpy as np
 import optax
 from absl import flags
 
-from data import npz
 from experiments import common, figures, runner
 from experiments.jobs import own_examples
 from experiments.runner import Job, Program
 from experiments.virtual_studies import STUDIES
-from p2pjax import (
-    InputError,
-    data,
-    gaussian,
-    inference,
-    partition,
-    slices,
-    tasks,
-    training,
-)
-from p2pjax.algorithms import virtual as virtual_module
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.central import central
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.several import several
-from p2pjax.algorithms.virtual import virtual
-from p2pjax.data import AgentData, Examples, World
-from p2pjax.models.variational import Columns, VariationalMLP
-from p2pjax.simulate import on_test_sets
-from p2pjax.slices import Layout
-from p2pjax.tasks import Task
-from p2pjax.types import PyTree
+from p2pjax.algorithms._central import central
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._virtual import ONCE, PAPER, RELEASE, virtual
+from p2pjax.datasets import partition, stacking
+from p2pjax.datasets.loaders import npz
+from p2pjax.datasets.stacking import Examples
+from p2pjax.engines.repetition import several
+from p2pjax.engines.server import fedavg
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.nn import gaussian
+from p2pjax.nn.variational import Columns, VariationalMLP
+from p2pjax.partial import schemes
+from p2pjax.tasks import bayesian
+from p2pjax.tasks.task import Task, check_labels
+from p2pjax.training import free_energy
+from p2pjax.training.learner import gradient_descent
+from p2pjax.types import AgentData, Algorithm, InputError, Layout, PyTree, World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
 PRIOR_MODES = {
-    "once": virtual_module.ONCE,
-    "paper": virtual_module.PAPER,
-    "release": virtual_module.RELEASE,
+    "once": ONCE,
+    "paper": PAPER,
+    "release": RELEASE,
 }
 OBJECTIVES = {
-    "expected": inference.expected,
-    "mean_probability": inference.of_mean_probability,
+    "expected": bayesian.expected,
+    "mean_probability": bayesian.of_mean_probability,
 }
 
 
@@ -176,13 +169,13 @@ def network_layout(examples: Examples) -> Layout:
     num_inputs = int(np.prod(examples.x.shape[1:]))
     if _NETWORK.value is None:
         return (num_inputs, 100, 100, examples.num_classes)
-    network = slices.network_layout(_NETWORK.value)
+    network = schemes.network_layout(_NETWORK.value)
     if network[0] != num_inputs:
         raise InputError(
             f"Need a network of {num_inputs} inputs for these examples, got "
             f"{_NETWORK.value}."
         )
-    tasks.check_labels(examples.y, network[-1])
+    check_labels(examples.y, network[-1])
     return network
 
 
@@ -199,12 +192,12 @@ def make_worlds(examples: Examples) -> list[World]:
 
 def _same_width(splits: list[AgentData]) -> list[AgentData]:
     longest = max(split.examples["y"].shape[1] for split in splits)
-    return [data.widened(split, longest) for split in splits]
+    return [stacking.widened(split, longest) for split in splits]
 
 
 def classification(module: Columns | VariationalMLP, shape: tuple[int, ...]) -> Task:
     """The task of Bayesian networks."""
-    return inference.classification(
+    return bayesian.classification(
         module,
         shape,
         num_samples=_NUM_SAMPLES.value,
@@ -221,14 +214,14 @@ def _bayesian(
     """One network, learned by as many passes as a client's refinement."""
     module = VariationalMLP(layers)
     coordinates = gaussian.SOFTPLUS
-    task = inference.in_coordinates(classification(module, shape), coordinates)
+    task = bayesian.in_coordinates(classification(module, shape), coordinates)
 
     def divergence(free: PyTree):
         posterior = coordinates.gaussian(free)
         prior = gaussian.centered(1.0, posterior.mean)
         return gaussian.divergence(posterior, prior)
 
-    learner = inference.free_energy_descent(task, _adam(), divergence)
+    learner = free_energy.free_energy_descent(task, _adam(), divergence)
     algorithm = build(task, learner, batch_size=common.BATCH_SIZE.value)
     return _program(several(algorithm, _EPOCHS.value), task)
 
@@ -251,13 +244,11 @@ def _fedavg(layers: Layout, shape: tuple[int, ...]) -> Program:
             f"{_FEDAVG_SHARE.value} and {_FEDAVG_RATE.value}."
         )
     module = VariationalMLP(layers)
-    task = inference.classification(
-        module, shape, num_samples=1, dropout=_DROPOUT.value
-    )
-    task = inference.in_coordinates(task, gaussian.POINT)
+    task = bayesian.classification(module, shape, num_samples=1, dropout=_DROPOUT.value)
+    task = bayesian.in_coordinates(task, gaussian.POINT)
     algorithm = fedavg(
         task,
-        training.gradient_descent(task, optax.sgd(_FEDAVG_RATE.value)),
+        gradient_descent(task, optax.sgd(_FEDAVG_RATE.value)),
         batch_size=common.BATCH_SIZE.value,
         num_clients=num_clients,
         agent_loop=common.agent_loop(),

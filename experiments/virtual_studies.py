@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from data import digits, femnist, glyphs, har, mnist, vsn
-from p2pjax.data import Examples
+from p2pjax.datasets.loaders import digits, femnist, glyphs, har, mnist, vsn
+from p2pjax.datasets.stacking import Examples
 
 
 class Study(NamedTuple):

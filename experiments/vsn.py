@@ -9,12 +9,15 @@ feels; the study varies how much of the network is global.
 import numpy as np
 from absl import flags
 
-from data import npz, vsn
 from experiments import averaging_study, common, figures
 from experiments.averaging_study import Case, level_cases, run_study
 from experiments.jobs import kept
-from p2pjax import partition, slices, tasks
-from p2pjax.data import Examples, World
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import npz, vsn
+from p2pjax.datasets.stacking import Examples
+from p2pjax.partial import schemes
+from p2pjax.tasks import task
+from p2pjax.types import World
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -65,8 +68,8 @@ def load_examples() -> Examples:
 
 def make_cases(examples: Examples) -> list[Case]:
     """The levels that are compared."""
-    network = slices.network_layout(_NETWORK.value)
-    tasks.check_labels(examples.y, network[-1])
+    network = schemes.network_layout(_NETWORK.value)
+    task.check_labels(examples.y, network[-1])
 
     @kept
     def make_world(run: int) -> World:

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments import common
 from experiments.run_folder import Row
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 Writer = Callable[[Row], None]
 

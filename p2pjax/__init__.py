@@ -1,8 +1,8 @@
 """Peer-to-peer, personalized and multi-task learning, simulated in JAX."""
 
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.simulate import Snapshot, on_test_sets, simulate
-from p2pjax.types import Info, InputError, Variables
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.simulation._simulate import Snapshot, simulate
+from p2pjax.types import Algorithm, Info, InputError, Variables
 
 __all__ = [
     "Algorithm",

@@ -23,6 +23,7 @@ from p2pjax.types import InputError, PyTree
 
 Position = dict[str, Any]  # plain JSON: where the run stood
 
+
 _TEMPORARY = "incomplete-"
 
 

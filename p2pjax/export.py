@@ -10,7 +10,7 @@ import flax.serialization
 import jax
 import numpy as np
 
-from p2pjax.owners import leaves_with_paths
+from p2pjax.paths import leaves_with_paths
 from p2pjax.types import InputError, PyTree, Variables
 
 

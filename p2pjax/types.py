@@ -5,15 +5,21 @@ agent itself), D padded neighbours, M padded examples, B batch, R rounds, C owne
 classes, S runs (seeds). Masks are True where something is active.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 Array = jax.Array | np.ndarray
+
+
 Key = jax.Array  # typed key, `jax.random.key`
+
+
 PyTree = Any
+
+
 Batch = Mapping[str, Array]  # leaves [B, ...]; "valid" [B] marks real examples
 
 
@@ -56,3 +62,56 @@ class Info(NamedTuple):
     examples: Array | None = None  # [N] that were trained on, repeated ones included
     delivered: Array | None = None  # [N] parameters that a server sent to the agent
     epochs: Array | None = None  # [N] passes over own data, where agents decide
+
+
+class AgentData(NamedTuple):
+    """One split (train, validation or test) of all agents."""
+
+    examples: Mapping[str, Array]  # leaves [N, M, ...]
+    size: Array  # [N] int32, real examples of each agent
+
+
+class World(NamedTuple):
+    """Everything the agents can learn from or are judged by."""
+
+    train: AgentData
+    valid: AgentData
+    test: AgentData
+    cluster: Array  # [N] int32, ground-truth group or zeros
+
+
+class Algorithm(NamedTuple):
+    """A learning method. `round` is safe to jit, scan and vmap over seeds."""
+
+    init: Callable[[Key, World], PyTree]  # state; every leaf [N, ...]
+    plan: Callable[[np.random.Generator, World, int], PyTree]  # host; inputs [R, ...]
+    # (key, round number, this round's inputs, state, world) -> (state, info)
+    round: Callable[[Key, Array, PyTree, PyTree, World], tuple[PyTree, Info]]
+    models: Callable[[PyTree], Variables]  # what evaluation reads, leaves [N, ...]
+
+
+def num_agents(world: World) -> int:
+    """N."""
+    return world.train.size.shape[0]
+
+
+class Peers(NamedTuple):
+    """Whom every agent combines and how much each of them counts."""
+
+    ids: Array  # [N, K] int32; ids[n, 0] == n
+    weight: Array  # [N, K]
+
+
+LOCAL = -1  # a cell or a parameter that its agent shares with nobody
+
+
+ABSENT = -2  # padding: a cell that the agent does not have
+
+
+Layout = tuple[int, ...]  # cells of every part, the input first
+
+
+Wiring = dict[str, tuple[int | None, ...]]  # leaf path -> part along each axis
+
+
+Cells = tuple[np.ndarray, ...]  # per part [N, n]: the model of every cell

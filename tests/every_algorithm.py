@@ -14,32 +14,35 @@ import test_selection_contract
 import test_virtual
 from test_federated import network_task, network_world
 
-from p2pjax import averaging, curvature, data, topology, training
-from p2pjax.algorithms import combination as rules
-from p2pjax.algorithms.central import central
-from p2pjax.algorithms.combination import Stable, combination
-from p2pjax.algorithms.complete_training import Stop, for_epochs, until_converged
-from p2pjax.algorithms.d2 import d2
-from p2pjax.algorithms.ditto import ditto
-from p2pjax.algorithms.dpsgd import dpsgd
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.fedcurv import fedcurv, fedcurv_neighbors
-from p2pjax.algorithms.fedper import fedper
-from p2pjax.algorithms.fedprox import fedprox
-from p2pjax.algorithms.gosgd import gosgd
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.partial_averaging import partial_averaging, share
-from p2pjax.algorithms.several import several
-from p2pjax.algorithms.sgp import sgp
-from p2pjax.algorithms.stepwise import stepwise
-from p2pjax.data import World
-from p2pjax.models import mlp
-from p2pjax.slices import PartialModel, Scheme
+from p2pjax.algorithms._central import central
+from p2pjax.algorithms._combination import Stable, combination
+from p2pjax.algorithms._d2 import d2
+from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors
+from p2pjax.algorithms._fedper import fedper
+from p2pjax.algorithms._fedprox import fedprox
+from p2pjax.algorithms._gosgd import gosgd
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._partial_averaging import partial_averaging
+from p2pjax.algorithms._sgp import sgp
+from p2pjax.engines.neighbor_averaging import dpsgd
+from p2pjax.engines.repetition import several
+from p2pjax.engines.server import fedavg
+from p2pjax.engines.stepwise import stepwise
+from p2pjax.exchange import factors
+from p2pjax.graphs import generators
+from p2pjax.nn import mlp
+from p2pjax.partial import averaging
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.partial.sharing import share
+from p2pjax.training import curvature, learner, samplers
+from p2pjax.training.early_stopping import Stop, for_epochs, until_converged
+from p2pjax.types import World
 
 SIZE = 8
 TASK = network_task()  # two inputs, three hidden cells, two classes
-LEARNER = training.gradient_descent(TASK, optax.sgd(0.1, momentum=0.5))
-RING = topology.ring(SIZE)
+LEARNER = learner.gradient_descent(TASK, optax.sgd(0.1, momentum=0.5))
+RING = generators.ring(SIZE)
 # A global model and one of the first four agents.
 SCHEME = Scheme(
     networks=((2, 3, 2),) * SIZE,
@@ -56,7 +59,7 @@ def averaged(realisation, agent_loop):
     return partial_averaging(
         TASK,
         LEARNER,
-        data.cyclic_window(2),
+        samplers.cyclic_window(2),
         share(SCHEME, mlp.wiring(2), TASK),
         realisation,
         agent_loop=agent_loop,
@@ -98,7 +101,7 @@ def combined(local, agent_loop):
     return combination(
         TASK,
         local(agent_loop=agent_loop),
-        rules.exponential(),
+        factors.exponential(),
         stop=Stable(1),
         agent_loop=agent_loop,
     )
@@ -129,7 +132,7 @@ ON_NETWORKS = {
         combined, partial(for_epochs, LEARNER, 2, batch_size=2)
     ),
     "dpsgd": partial(stepped, dpsgd()),
-    "d2": partial(stepped, d2(), graph=topology.complete(SIZE)),
+    "d2": partial(stepped, d2(), graph=generators.complete(SIZE)),
     "sgp": partial(stepped, sgp(loss_probability=0.1)),
     "gosgd": partial(stepped, gosgd(0.5)),
 }

@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from data import femnist
-from p2pjax.data import Examples
+from p2pjax.datasets.loaders import femnist
+from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
 INK, PAPER = 0.0, 1.0  # in LEAF and TensorFlow Federated

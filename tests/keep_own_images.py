@@ -17,8 +17,8 @@ def main() -> None:
     jax.distributed.initialize(f"localhost:{port}", 2, number)
 
     from experiments import mnist  # which uses JAX
-    from p2pjax import partition
-    from p2pjax.data import Examples
+    from p2pjax.datasets import partition
+    from p2pjax.datasets.stacking import Examples
 
     flags.FLAGS(["mnist", "--num_runs=2", "--train_size=4", "--test_size=5"])
     made = []

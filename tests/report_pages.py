@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from p2pjax import statistics
+from p2pjax.evaluation import statistics
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 

@@ -41,8 +41,9 @@ def result(name: str, agent_loop: int) -> tuple:
     """Models and infos of one of them."""
     import every_algorithm
 
-    from p2pjax import sharding, training
-    from p2pjax.simulate import simulate
+    from p2pjax import sharding
+    from p2pjax.simulation._simulate import simulate
+    from p2pjax.training import learner as training
 
     if name in ("multi task", "choosing by l2c_bilevel"):
         agent_loop = training.VMAP  # these are not taken in place here

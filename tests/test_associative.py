@@ -7,15 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import binary_vectors
-from data.binary_vectors import Patterns
-from p2pjax import averaging, data, metrics, owners, slices, training
-from p2pjax.algorithms.partial_averaging import partial_averaging, share
-from p2pjax.models import associative as model
-from p2pjax.simulate import on_test_sets, simulate
-from p2pjax.slices import PartialModel, Scheme
-from p2pjax.training import Extra
-from p2pjax.types import InputError, Variables
+from p2pjax.algorithms._partial_averaging import partial_averaging
+from p2pjax.datasets.loaders import binary_vectors
+from p2pjax.datasets.loaders.binary_vectors import Patterns
+from p2pjax.evaluation.models import disagreement
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange import owner_classes
+from p2pjax.nn.associative import forward, wiring
+from p2pjax.partial import averaging
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.partial.sharing import share
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks._associative import associative
+from p2pjax.training import samplers
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.associative import associative_rule
+from p2pjax.training.learner import Extra
+from p2pjax.types import LOCAL, InputError, Variables
 
 THRESHOLD = 0.5
 
@@ -55,7 +63,7 @@ def as_batch(x, y=None, valid=None):
 
 
 def learn(params, x, rate=0.1, valid=None, extra=Extra()):
-    learner = model.associative_rule(rate, THRESHOLD)
+    learner = associative_rule(rate, THRESHOLD)
     variables = Variables(params, {})
     variables, opt_state, loss = jax.jit(learner.step)(
         jax.random.key(0), variables, learner.init(variables), as_batch(x, None, valid),
@@ -127,7 +135,7 @@ def test_worked_example_one_step():
     assert loss == 3  # the first hidden cell alone recalls 0 and 5 instead of 0, 1, 4
     sums = PART_OF_X @ to_hidden.T
     np.testing.assert_allclose(sums, [1.05, -0.195, -0.575])  # the first one fires
-    recalled = model.forward(params, PART_OF_X, THRESHOLD)
+    recalled = forward(params, PART_OF_X, THRESHOLD)
     np.testing.assert_array_equal(recalled, [1, 0, 0, 0, 0, 1])
 
 
@@ -141,9 +149,9 @@ def test_worked_example_one_step():
 )
 def test_worked_example_many_steps(num_steps, recalled, success, wrong):
     params, _ = learn(as_params(TO_HIDDEN, TO_VISIBLE), np.tile(X, (num_steps, 1)))
-    actual = model.forward(params, PART_OF_X[None], THRESHOLD)
+    actual = forward(params, PART_OF_X[None], THRESHOLD)
     np.testing.assert_array_equal(actual, [recalled])
-    task = model.associative(6, 3, THRESHOLD)
+    task = associative(6, 3, THRESHOLD)
     sums = task.evaluate(Variables(params, {}), as_batch(PART_OF_X[None], X[None]))
     assert (float(sums["accuracy"].total), float(sums["loss"].total)) == (
         success,
@@ -160,9 +168,9 @@ def test_worked_example_many_steps(num_steps, recalled, success, wrong):
 def test_a_cell_fires_at_the_threshold():
     to_hidden, to_visible = np.full((1, 2), 0.25), np.array([[0.5], [0.4999]])
     params = as_params(to_hidden, to_visible)
-    recalled = model.forward(params, np.array([1, 1], np.uint8), 0.5)
+    recalled = forward(params, np.array([1, 1], np.uint8), 0.5)
     np.testing.assert_array_equal(recalled, [True, False])
-    assert not model.forward(params, np.array([1, 0], np.uint8), 0.5).any()
+    assert not forward(params, np.array([1, 0], np.uint8), 0.5).any()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, bool])
@@ -199,7 +207,7 @@ def test_invalid_vectors_are_skipped_and_rates_multiply():
 
 jit_learn = jax.jit(
     lambda params, x, rate: (
-        model.associative_rule(2.0, THRESHOLD)
+        associative_rule(2.0, THRESHOLD)
         .step(
             jax.random.key(0),
             Variables(params, {}),
@@ -231,7 +239,7 @@ def test_weights_stay_in_their_interval(seed, share_of_two, where):
 
 
 def test_task_starts_uniform_and_counts_valid_examples_only():
-    task = model.associative(20, 50, THRESHOLD)
+    task = associative(20, 50, THRESHOLD)
     params, stats = task.init(jax.random.key(0))
     assert params["to_hidden"]["kernel"].shape == (20, 50)
     assert params["to_visible"]["kernel"].shape == (50, 20)
@@ -243,7 +251,7 @@ def test_task_starts_uniform_and_counts_valid_examples_only():
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
     rng = np.random.default_rng(0)
     x = rng.integers(0, 2, (8, 20)).astype(np.uint8)
-    actual = np.asarray(model.forward(params, x, THRESHOLD))
+    actual = np.asarray(forward(params, x, THRESHOLD))
     y = actual ^ (rng.random((8, 20)) < np.linspace(0, 0.6, 8)[:, None])
     valid = np.arange(8) % 3 != 1
     successes = [reference_success(*pair) for pair in zip(y, actual, strict=True)]
@@ -259,10 +267,10 @@ def test_task_starts_uniform_and_counts_valid_examples_only():
 
 def test_what_task_and_rule_refuse():
     with pytest.raises(InputError, match="one hidden cell, got 5 and 0"):
-        model.associative(5, 0)
+        associative(5, 0)
     for rate in (-0.1, 2.1, float("nan")):
         with pytest.raises(InputError, match="rate from 0 to 2.*got"):
-            model.associative_rule(rate)
+            associative_rule(rate)
 
 
 def ones(bits):
@@ -354,19 +362,19 @@ def test_world_of_the_specification():
 @pytest.mark.parametrize("num_shared", [0, 100, 300, 350, 400])
 def test_the_hidden_cell_decides_who_owns_a_link(num_shared):
     """15 agents; all visible and some hidden cells are global."""
-    task = model.associative(50, 400, THRESHOLD)
+    task = associative(50, 400, THRESHOLD)
     everyone = tuple(range(15))
     models = (PartialModel((50, num_shared), everyone),) if num_shared else ()
-    sharing = share(Scheme(((50, 400),) * 15, models), model.wiring(), task)
+    sharing = share(Scheme(((50, 400),) * 15, models), wiring(), task)
     shapes = jax.eval_shape(task.init, jax.random.key(0)).params
-    owner = owners.owner_arrays(sharing.plan, shapes)
+    owner = owner_classes.owner_arrays(sharing.plan, shapes)
     is_shared = np.broadcast_to(np.arange(400) < num_shared, (15, 50, 400))
     np.testing.assert_array_equal(owner["to_hidden"]["kernel"] == 0, is_shared)
     np.testing.assert_array_equal(
         owner["to_visible"]["kernel"] == 0, is_shared.swapaxes(1, 2)
     )
     for leaf in jax.tree.leaves(owner):
-        assert np.isin(leaf, [0, slices.LOCAL]).all()
+        assert np.isin(leaf, [0, LOCAL]).all()
     size = sum(c.size for c in sharing.plan.classes if c.is_shared)
     assert size == 2 * 50 * num_shared
 
@@ -375,15 +383,15 @@ SMALL = Patterns(num_bits=20, block_size=2, period=3, num_flips=2)
 
 
 def build(num_agents, num_hidden, scheme=None, **options):
-    task = model.associative(20, num_hidden, THRESHOLD)
+    task = associative(20, num_hidden, THRESHOLD)
     if scheme is None:
         global_model = PartialModel((20, 5), tuple(range(num_agents)))
         scheme = Scheme(((20, num_hidden),) * num_agents, (global_model,))
-    sharing = share(scheme, model.wiring(), task)
+    sharing = share(scheme, wiring(), task)
     algorithm = partial_averaging(
         task,
-        model.associative_rule(0.2, THRESHOLD),
-        data.cyclic_window(3),
+        associative_rule(0.2, THRESHOLD),
+        samplers.cyclic_window(3),
         sharing,
         averaging.server(num_agents),
         shared_init=False,
@@ -400,9 +408,7 @@ def run_rounds(algorithm, state, world, num_rounds):
     return state, info
 
 
-@pytest.mark.parametrize(
-    "agent_loop", [training.VMAP, training.IN_PLACE], ids=["vmap", "in_place"]
-)
+@pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE], ids=["vmap", "in_place"])
 def test_engine_equals_a_plain_simulation_of_three_agents(agent_loop):
     """Four mini-batches, five of eight hidden cells shared; rates differ."""
     rates = np.array([1, 0.5, 2], np.float32)
@@ -443,7 +449,7 @@ def test_engine_equals_a_plain_simulation_of_three_agents(agent_loop):
 def test_vmap_and_in_place_agree():
     world = binary_vectors.world(SMALL, num_agents=7, num_modified=2)
     states = []
-    for agent_loop in (training.VMAP, training.IN_PLACE):
+    for agent_loop in (VMAP, IN_PLACE):
         algorithm, _, _ = build(7, 60, agent_loop=agent_loop)
         state = jax.jit(algorithm.init)(jax.random.key(1), world)
         states.append(run_rounds(algorithm, state, world, 6))
@@ -481,7 +487,7 @@ def test_an_absent_cell_never_fires():
     x = np.ones((1, 3), np.uint8)
     mask = jnp.array([True, False])
     variables = Variables(params, {"cells": {"layer_1": {"mask": mask}}})
-    step = model.associative_rule(1.0, 0.0).step
+    step = associative_rule(1.0, 0.0).step
     after = step(jax.random.key(0), variables, (), as_batch(x), Extra())[0].params
     np.testing.assert_array_equal(after["to_hidden"]["kernel"], [[0.5, 0]] * 3)
     np.testing.assert_array_equal(after["to_visible"]["kernel"], [[0.5] * 3, [0] * 3])
@@ -489,17 +495,17 @@ def test_an_absent_cell_never_fires():
 
 def test_partial_averaging_beats_none_and_all_of_it():
     """The specification's setting after 20 mini-batches, one run: .47, .66, .61."""
-    task = model.associative(50, 400, THRESHOLD)
+    task = associative(50, 400, THRESHOLD)
     world = binary_vectors.world()
     accuracy = {}
     for num_shared in (0, 350, 400):
         shared = PartialModel((50, num_shared), tuple(range(15)))
         scheme = Scheme(((50, 400),) * 15, (shared,) if num_shared else ())
-        sharing = share(scheme, model.wiring(), task)
+        sharing = share(scheme, wiring(), task)
         algorithm = partial_averaging(
             task,
-            model.associative_rule(0.1, THRESHOLD),
-            data.cyclic_window(3),
+            associative_rule(0.1, THRESHOLD),
+            samplers.cyclic_window(3),
             sharing,
             averaging.server(15),
             shared_init=False,
@@ -514,7 +520,7 @@ def test_partial_averaging_beats_none_and_all_of_it():
         )
         accuracy[num_shared] = snapshot.metrics["accuracy"].mean()
         params = snapshot.state.variables.params
-        assert metrics.disagreement(params, sharing.plan).max() < 1e-6
+        assert disagreement(params, sharing.plan).max() < 1e-6
     assert accuracy[0] == pytest.approx(0.46, abs=0.06)
     assert accuracy[350] == pytest.approx(0.66, abs=0.03)
     assert accuracy[400] == pytest.approx(0.62, abs=0.03)

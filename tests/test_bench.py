@@ -10,7 +10,7 @@ import pytest
 from experiments.bench import harness, inputs
 from experiments.bench.harness import Answer, Suite, System, Workload
 from experiments.bench.suites import SUITES
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
 MLP = {"num_agents": 4, "widths": (6, 5, 10), "batch_size": 2, "num_steps": 2}

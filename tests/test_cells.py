@@ -10,13 +10,17 @@ import numpy as np
 import optax
 import pytest
 
-from p2pjax import mixing, owners, placement, training
-from p2pjax.data import AgentData, cyclic_window
-from p2pjax.models import cells as model_cells
-from p2pjax.models import cnn, encoder, gru, lstm, mlp
-from p2pjax.slices import ABSENT, LOCAL, PartialModel, Scheme
-from p2pjax.tasks import Task
-from p2pjax.types import InputError, Variables
+from p2pjax import paths
+from p2pjax.exchange import mixing
+from p2pjax.nn import cnn, encoder, gru, lstm, mlp
+from p2pjax.nn.cells import ABSENT_LOGIT
+from p2pjax.partial import ownership, placement
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.tasks.task import Task
+from p2pjax.training import agent_loop, local_training
+from p2pjax.training.learner import gradient_descent
+from p2pjax.training.samplers import cyclic_window
+from p2pjax.types import ABSENT, LOCAL, AgentData, InputError, Variables
 
 
 class Kind(NamedTuple):
@@ -179,8 +183,8 @@ def training_of(call, module):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"])
         return losses.mean(), variables.stats
 
-    learner = training.gradient_descent(Task(None, loss, None), optax.sgd(0.1))
-    train = training.local_training(learner, cyclic_window(4), 3, training.VMAP)
+    learner = gradient_descent(Task(None, loss, None), optax.sgd(0.1))
+    train = local_training.local_training(learner, cyclic_window(4), 3, agent_loop.VMAP)
 
     def after(variables, data):
         opt_state = jax.vmap(learner.init)(variables)
@@ -235,7 +239,7 @@ def assert_trees_close(actual, expected, **tolerance):
 def test_wiring_names_every_leaf(kind):
     module = kind.build(kind.layout)
     wiring = kind.wiring(module)
-    leaves = dict(owners.leaves_with_paths(parameter_shapes(kind, module)))
+    leaves = dict(paths.leaves_with_paths(parameter_shapes(kind, module)))
     assert wiring.keys() == leaves.keys()
     for path, leaf in leaves.items():
         for part, length in zip(wiring[path], leaf.shape, strict=True):
@@ -255,7 +259,7 @@ def test_permuted_cells_compute_the_same(kind):
         return forward(kind, module, with_masks(params, all_cells(kind)), inputs)
 
     expected = outputs(params)
-    actual = outputs(owners.permute_cells(params, order, wiring))
+    actual = outputs(ownership.permute_cells(params, order, wiring))
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     for path, axes in wiring.items():
         # A key bias adds the same to all scores of a query: softmax ignores it. Batch
@@ -265,7 +269,7 @@ def test_permuted_cells_compute_the_same(kind):
         )
         if set(axes) & set(kind.parts) and not ignored:
             incomplete = wiring | {path: (None,) * len(axes)}
-            wrong = outputs(owners.permute_cells(params, order, incomplete))
+            wrong = outputs(ownership.permute_cells(params, order, incomplete))
             assert np.abs(wrong - expected).max() > 1e-3, path
 
 
@@ -283,8 +287,8 @@ def test_permuted_cells_learn_the_same(kind):
 
     after = learned(params)
     assert_trees_close(
-        learned(owners.permute_cells(params, order, wiring)),
-        owners.permute_cells(after, order, wiring),
+        learned(ownership.permute_cells(params, order, wiring)),
+        ownership.permute_cells(after, order, wiring),
         rtol=1e-4,
         atol=1e-5,
     )
@@ -336,11 +340,11 @@ def exact_mean(params, plan):
 def aligned_mean(own, own_cells, scheme, wiring):
     """The package's average of networks in their own column order."""
     cells, order = placement.align(own_cells)
-    params = owners.permute_cells(own, order, wiring)
+    params = ownership.permute_cells(own, order, wiring)
     shapes = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:]), params)
-    plan = owners.mix_plan(scheme, cells, wiring, shapes)
+    plan = ownership.mix_plan(scheme, cells, wiring, shapes)
     mixed = exact_mean(params, plan)
-    return owners.permute_cells(mixed, order, wiring, inverse=True)
+    return ownership.permute_cells(mixed, order, wiring, inverse=True)
 
 
 @every_shallow_kind
@@ -359,9 +363,9 @@ def test_permuted_cells_mix_the_same(kind):
     order = shuffled(rng, cells, kind.parts)
     own_cells = ordered(cells, order)
     assert any((a != b).any() for a, b in zip(cells, own_cells, strict=True))
-    own = owners.permute_cells(params, order, wiring)
+    own = ownership.permute_cells(params, order, wiring)
     actual = aligned_mean(own, own_cells, scheme, wiring)
-    expected = owners.permute_cells(mixed, order, wiring)
+    expected = ownership.permute_cells(mixed, order, wiring)
     assert_trees_close(actual, expected, rtol=1e-12)
 
 
@@ -375,7 +379,7 @@ def literal_average(params, cells, wiring, lower):
       lower: pairs of models of which one is lower, and owns what lies between them.
     """
     result = []
-    for path, leaf in owners.leaves_with_paths(params):
+    for path, leaf in paths.leaves_with_paths(params):
         places = {}  # what a parameter is -> where the agents keep it
         for agent, *index in np.ndindex(leaf.shape):
             what, models = [], set()
@@ -429,7 +433,7 @@ def with_holes(rng, kind):
 def without_holes(params, cells, wiring):
     """The parameters that agent 1 has, as a smaller network (stack of one)."""
     leaves = []
-    for path, leaf in owners.leaves_with_paths(params):
+    for path, leaf in paths.leaves_with_paths(params):
         leaf = leaf[1:]
         for axis, part in enumerate(wiring[path], start=1):
             if part is not None:
@@ -462,7 +466,7 @@ def test_an_agent_with_fewer_cells_is_a_smaller_network(kind):
         rtol=1e-4,
         atol=1e-5,
     )
-    has = owners.presence(cells, wiring, parameter_shapes(kind, module))
+    has = ownership.presence(cells, wiring, parameter_shapes(kind, module))
     for new, old, there in zip(
         *map(jax.tree.leaves, (after, params, has)), strict=True
     ):
@@ -476,7 +480,7 @@ def test_an_absent_output_never_wins(kind):
     module = kind.build(kind.layout)
     params, inputs = random_params(rng, kind, module), random_inputs(rng, kind, 4)
     expected = forward(kind, module, with_masks(params, all_cells(kind)), inputs)
-    expected[1, :, 2] = model_cells.ABSENT_LOGIT
+    expected[1, :, 2] = ABSENT_LOGIT
     cells = all_cells(kind)
     cells[-1][1, 2] = ABSENT
     actual = forward(kind, module, with_masks(params, cells), inputs)
@@ -485,9 +489,9 @@ def test_an_absent_output_never_wins(kind):
 
 def test_only_an_mlp_can_lack_a_part():
     cells = placement.attach(Scheme(((3, 2, 2, 2), (3, 2, 0, 2))))
-    owners.check_parts(cells, mlp.wiring(3))
+    ownership.check_parts(cells, mlp.wiring(3))
     recurrent = gru.wiring(gru.NextWord())
     with pytest.raises(InputError, match=r"none of part 2 in agents \[1\]"):
-        owners.check_parts(cells, recurrent)
+        ownership.check_parts(cells, recurrent)
     fewer = placement.attach(Scheme(((3, 2, 2, 2), (3, 2, 1, 2))))
-    owners.check_parts(fewer, recurrent)
+    ownership.check_parts(fewer, recurrent)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments import connection_scores
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 
 def rows(method, run, curve, messages, shares=(None, None)):

@@ -8,8 +8,6 @@ import pytest
 from experiment_modules import MODULES
 from test_selection_contract import GUIDE, GUIDE_ROWS
 
-from data import shakespeare
-from data.text import Documents
 from experiments import (
     connection_methods,
     connection_results,
@@ -18,8 +16,11 @@ from experiments import (
     run_folder,
 )
 from experiments.connection_worlds import Setup
-from p2pjax import data, statistics
-from p2pjax.data import Examples
+from p2pjax.datasets import stacking
+from p2pjax.datasets.loaders import shakespeare
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.stacking import Examples
+from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 TINY = (
@@ -57,7 +58,7 @@ def world_of(**changes):
 
 
 def counts(split):
-    return np.asarray(data.label_histograms(split, 10))
+    return np.asarray(stacking.label_histograms(split, 10))
 
 
 class TestWorldsOfTheThesis:

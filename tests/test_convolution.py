@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from p2pjax.models import cnn, pooled, winograd
-from p2pjax.models.convolution import Geometry, convolve, max_pool
-from p2pjax.models.pooled import PooledConvolution, in_windows, window_max
+from p2pjax.nn import cnn
+from p2pjax.nn.kernels import pooled, winograd
+from p2pjax.nn.kernels.convolution import Geometry, convolve, max_pool
+from p2pjax.nn.kernels.pooled import PooledConvolution, in_windows, window_max
 
 # Nearly all the time is compilation: what is compiled may be slow.
 quick_jit = functools.partial(

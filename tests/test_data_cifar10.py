@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import cifar10
+from p2pjax.datasets.loaders import cifar10
 from p2pjax.types import InputError
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data import digits
+from p2pjax.datasets.loaders import digits
 
 
 def test_digits():

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from femnist_files import check_loaded, leaf, write_hdf5, write_json, write_npz
 
-from data import femnist
-from p2pjax.data import Examples
+from p2pjax.datasets.loaders import femnist
+from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
 

@@ -15,7 +15,7 @@ from femnist_files import (
     write_npz,
 )
 
-from data import femnist
+from p2pjax.datasets.loaders import femnist
 
 
 def test_nothing_there(tmp_path):

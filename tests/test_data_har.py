@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from data import har
+from p2pjax.datasets.loaders import har
 from p2pjax.types import InputError
 
 GOOD = {

@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from data import hospital
-from data.hospital import Split
-from p2pjax import partition
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import hospital
+from p2pjax.datasets.loaders.hospital import Split
 from p2pjax.types import InputError
 
 NAMES = (

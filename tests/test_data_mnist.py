@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import mnist
-from p2pjax.data import Examples
+from p2pjax.datasets.loaders import mnist
+from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
 NAMES = {

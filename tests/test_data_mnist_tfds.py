@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data import mnist
+from p2pjax.datasets.loaders import images_tfds
 from p2pjax.types import InputError
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -54,7 +54,7 @@ def prepare(data_dir: Path) -> None:
 
 def test_prepared_on_disk(tmp_path):
     prepare(tmp_path)
-    examples = mnist.load_tfds(data_dir=tmp_path)
+    examples = images_tfds.load_tfds(data_dir=tmp_path)
     assert (examples.x.shape, examples.x.dtype) == ((8, 28, 28), np.uint8)
     assert sorted(examples.y[:5]) == [0, 1, 2, 3, 4]  # shuffled when prepared
     assert sorted(examples.y[5:]) == [5, 6, 7]
@@ -69,7 +69,7 @@ def test_prepared_on_disk(tmp_path):
 
 def test_mocked(tmp_path):
     with tfds.testing.mock_data(num_examples=4):
-        examples = mnist.load_tfds("fashion_mnist", tmp_path, download=True)
+        examples = images_tfds.load_tfds("fashion_mnist", tmp_path, download=True)
     assert (examples.x.shape, examples.x.dtype) == ((8, 28, 28), np.uint8)
     assert examples.num_classes == 10
     np.testing.assert_array_equal(examples.is_test, [0] * 4 + [1] * 4)
@@ -83,7 +83,7 @@ def test_nothing_is_downloaded_unless_asked(tmp_path, monkeypatch):
     with pytest.raises(
         InputError, match=r"'mnist' must be prepared in .*download=True"
     ):
-        mnist.load_tfds(data_dir=tmp_path)
+        images_tfds.load_tfds(data_dir=tmp_path)
 
 
 def test_a_failed_download(tmp_path, monkeypatch):
@@ -92,12 +92,12 @@ def test_a_failed_download(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     with pytest.raises(InputError, match=r"failed \(ConnectionError: no network\)"):
-        mnist.load_tfds(data_dir=tmp_path, download=True)
+        images_tfds.load_tfds(data_dir=tmp_path, download=True)
 
 
 def test_no_such_dataset(tmp_path):
     with pytest.raises(InputError, match=r"'mnizt': .* found none: check the name"):
-        mnist.load_tfds("mnizt", tmp_path)
+        images_tfds.load_tfds("mnizt", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_another_kind_of_dataset(tmp_path, name, found):
         tfds.testing.mock_data(num_examples=2),
         pytest.raises(InputError, match=f"{name}.*{needed}.*found .*{found}.*choose"),
     ):
-        mnist.load_tfds(name, tmp_path, download=True)
+        images_tfds.load_tfds(name, tmp_path, download=True)
 
 
 def test_cut_off_records(tmp_path):
@@ -118,7 +118,7 @@ def test_cut_off_records(tmp_path):
     for file in (tmp_path / "mnist" / "3.0.1").glob("*train.array_record*"):
         file.write_bytes(file.read_bytes()[:-30])
     with pytest.raises(InputError, match=r"split train must be .*RuntimeError.*delete"):
-        mnist.load_tfds(data_dir=tmp_path)
+        images_tfds.load_tfds(data_dir=tmp_path)
 
 
 def test_prepared_in_another_format(tmp_path):
@@ -126,13 +126,13 @@ def test_prepared_in_another_format(tmp_path):
     info = tmp_path / "mnist" / "3.0.1" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     with pytest.raises(InputError, match=r"must be readable as array_record.*delete"):
-        mnist.load_tfds(data_dir=tmp_path)
+        images_tfds.load_tfds(data_dir=tmp_path)
     info.write_text(info.read_text()[:100])
     with pytest.raises(InputError, match=r"'mnist' must be readable in .*delete"):
-        mnist.load_tfds(data_dir=tmp_path)
+        images_tfds.load_tfds(data_dir=tmp_path)
 
 
 def test_without_tensorflow_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(InputError, match=r"pip install 'p2pjax\[tfds\]'"):
-        mnist.load_tfds()
+        images_tfds.load_tfds()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import npz
+from p2pjax.datasets.loaders import npz
 from p2pjax.types import InputError
 
 GOOD = {

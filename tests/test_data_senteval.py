@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from data import embedding, points, senteval
+from p2pjax.datasets.loaders import embedding, points, senteval
 from p2pjax.types import InputError
 
 GOOD = {

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from data import chat, reddit, shakespeare, stackoverflow, text
+from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow, text
 from p2pjax.types import InputError
 
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from data import masked, ner, pieces, shakespeare, speakers, text
-from p2pjax import entities
+from p2pjax.datasets import label_sets
+from p2pjax.datasets.loaders import masked, ner, pieces, shakespeare, speakers, text
 from p2pjax.types import InputError
 
 VOCABULARY = [*pieces.SPECIAL, "walk", "##ing", "##s", "he", "the", "dog", "s", "'"]
@@ -224,7 +224,7 @@ def test_real_files(real_data):
         length=64,
     )
     labels = world.train.examples["labels"]
-    assert (labels[..., 0] == entities.CLS).all()
+    assert (labels[..., 0] == label_sets.CLS).all()
     assert known.unknown not in world.train.examples["tokens"]
     roles = shakespeare.load(real_data)
     first = roles._replace(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from data import vsn
-from p2pjax import partition
-from p2pjax.data import World, stack_agents
-from p2pjax.types import InputError
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import vsn
+from p2pjax.datasets.stacking import stack_agents
+from p2pjax.types import InputError, World
 
 GOOD = {
     "x": np.linspace(-0.5, 1, 300, dtype=np.float16).reshape(3, 100),

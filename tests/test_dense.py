@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from p2pjax.models import dense
+from p2pjax.nn.kernels import dense
 
 LAYERS = {
     "rows": (dict(features=4), (5, 3)),

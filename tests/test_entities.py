@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pjax import entities
+from p2pjax.datasets import label_sets
+from p2pjax.tasks import ner_metrics
 from p2pjax.types import InputError
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER", "I-ORG")
-KNOWN = entities.label_set(TAGS)
+KNOWN = label_sets.label_set(TAGS)
 
 
 ROWS, LENGTH = 3, 6
@@ -55,7 +56,7 @@ def f1(predicted, actual):
 
 @jax.jit
 def scored(predicted, actual):
-    return entities.macro_f1(entities.found(predicted, actual, KNOWN))
+    return ner_metrics.macro_f1(ner_metrics.found(predicted, actual, KNOWN))
 
 
 def macro(predicted, actual):
@@ -88,7 +89,7 @@ def test_special_labels_count_as_outside_and_padding_is_not_looked_at():
     actual = np.array([[2, 4, 1, 3, 0, 0]])
     predicted = np.array([[4, 4, 3, 2, 4, 7]])
     # The entity at [CLS] joins none: B- begins a new one. Nothing counts after [SEP].
-    counts = entities.found(predicted, actual, KNOWN)
+    counts = ner_metrics.found(predicted, actual, KNOWN)
     kinds = list(KNOWN.types)
     assert counts.right[kinds.index("LOC")] == 1
     assert counts.predicted.sum() == 2
@@ -115,11 +116,11 @@ def test_the_same_as_seqeval(predicted, actual):
 
 
 def test_label_sets():
-    few_nerd = entities.label_set([f"I-{kind}" for kind in "abcdefgh"])
+    few_nerd = label_sets.label_set([f"I-{kind}" for kind in "abcdefgh"])
     assert len(few_nerd.names) == 12
     assert not few_nerd.begins.any()
-    conll = entities.label_set([f"{b}-{kind}" for b in "IB" for kind in "wxyz"])
+    conll = label_sets.label_set([f"{b}-{kind}" for b in "IB" for kind in "wxyz"])
     assert conll.names[:6] == ("[PAD]", "O", "[CLS]", "[SEP]", "B-w", "I-w")
     assert conll.type_of.tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     with pytest.raises(InputError, match="O, B-type or I-type, got PER"):
-        entities.label_set(["O", "PER"])
+        label_sets.label_set(["O", "PER"])

@@ -8,26 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pjax import (
-    data,
-    events,
-    exchange,
-    graphs,
-    sharding,
-    tasks,
-    topology,
-    training,
-    waves,
-)
-from p2pjax.algorithms.asynchronous import Agent
-from p2pjax.algorithms.p2p_bn import momentum, p2p_bn
-from p2pjax.data import AgentData, World
-from p2pjax.events import Absence, Timing
-from p2pjax.models.gru import NextWord
-from p2pjax.simulate import on_test_sets, simulate
-from p2pjax.topology import Topology
-from p2pjax.training import IN_PLACE, VMAP
-from p2pjax.types import InputError, Variables
+from p2pjax import sharding
+from p2pjax.algorithms._p2p_bn import momentum, p2p_bn
+from p2pjax.asynchronous import events, waves
+from p2pjax.asynchronous.events import Absence, Timing
+from p2pjax.asynchronous.wave_loops import Agent
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange import shared
+from p2pjax.graphs import generators, topology
+from p2pjax.graphs.topology import Topology
+from p2pjax.nn.gru import NextWord
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks._next_token import next_token
+from p2pjax.tasks.task import Task
+from p2pjax.training import samplers
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.learner import Extra, by_part, gradient_descent
+from p2pjax.types import AgentData, InputError, Ratio, Variables, World
 
 TIMINGS = {
     "thesis": Timing(),
@@ -257,9 +254,9 @@ def quadratic():
     def evaluate(variables, batch):
         error = jnp.square(variables.params["x"] - batch["c"]).sum()
         one = jnp.ones(())
-        return {"accuracy": tasks.Ratio(-error, one), "loss": tasks.Ratio(error, one)}
+        return {"accuracy": Ratio(-error, one), "loss": Ratio(error, one)}
 
-    return tasks.Task(
+    return Task(
         init=lambda key: Variables({"x": jnp.ones(())}, {}),
         loss=lambda v, batch, key: (
             (jnp.square(v.params["x"] - batch["c"]) / 2).sum(),
@@ -283,7 +280,7 @@ def test_the_thesis_example(monkeypatch):
     monkeypatch.setattr(
         events._Simulation, "_next_uniform", lambda self: next(order, None)
     )
-    learner = training.gradient_descent(task, optax.sgd(0.5))
+    learner = gradient_descent(task, optax.sgd(0.5))
     method = p2p_bn(
         task,
         learner,
@@ -341,12 +338,12 @@ def text_world(rng, num_agents, smallest=3, largest=14):
 
 def build(num_agents, degree=3, seed=0, optimizer=None, **options):
     module = NextWord(VOCAB, embedding=5, units=6, dense=4, batch_norm=True)
-    task = tasks.next_token(module, LENGTH, uncounted=1)
-    optimizer = training.by_part(optimizer or optax.sgd(0.05))
-    learner = training.gradient_descent(task, optimizer)
+    task = next_token(module, LENGTH, uncounted=1)
+    optimizer = by_part(optimizer or optax.sgd(0.05))
+    learner = gradient_descent(task, optimizer)
 
     def graph(rng):
-        return graphs.directed_regular(rng, num_agents, degree)
+        return generators.directed_regular(rng, num_agents, degree)
 
     defaults = {"batch_size": 4, "rewire_every": 2, "growing_momentum": True}
     return p2p_bn(task, learner, graph, **(defaults | options)), task, learner
@@ -358,12 +355,12 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
     inputs = method.plan(np.random.default_rng(5), world, num_rounds)
     num_agents = len(world.train.size)
     drawn = [
-        graphs.directed_regular(rng, num_agents, 3) for _ in range(num_rounds // 2)
+        generators.directed_regular(rng, num_agents, 3) for _ in range(num_rounds // 2)
     ]
     to = topology.receivers(topology.stack([drawn[t // 2] for t in range(num_rounds)]))
     schedule = events.draw(rng, to, np.asarray(world.train.size), num_rounds, timing)
     state = method.init(jax.random.key(0), world)
-    sampler = data.shuffled_epochs(4, 14)
+    sampler = samplers.shuffled_epochs(4, 14)
     agents = [
         jax.tree.map(lambda leaf: np.asarray(leaf)[n], state.agents)  # noqa: B023
         for n in range(len(world.train.size))
@@ -377,7 +374,7 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
     def train(number, agent, model):
         del number
         variables, opt_state, (progress, rate) = model
-        valid = data.whole_set(of(world.valid, agent), world.valid.size[agent])
+        valid = samplers.whole_set(of(world.valid, agent), world.valid.size[agent])
         before = evaluate(variables, valid)["accuracy"]
         size = world.train.size[agent]
         frozen = {name: jnp.asarray(progress.is_frozen) for name in variables.params}
@@ -385,13 +382,13 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
         for k in range(per_epoch):
             number = jnp.int32(int(progress.num_epochs) * per_epoch + k)
             draw = sampler(jax.random.key(0), number, jnp.int32(size))
-            batch = data.take_batch(of(world.train, agent), draw)
+            batch = samplers.take_batch(of(world.train, agent), draw)
             variables, opt_state, _ = step(
                 jax.random.key(0),
                 variables,
                 opt_state,
                 batch,
-                training.Extra(None, frozen),
+                Extra(None, frozen),
             )
         after = evaluate(variables, valid)["accuracy"]
         improved = float(after.total) > float(before.total)
@@ -409,7 +406,7 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
 
         params = mean(mine.variables.params, theirs.variables.params)
         stats = dict(mine.variables.stats)
-        if local == exchange.FULL:
+        if local == shared.FULL:
             stats["batch_stats"] = mean(
                 stats["batch_stats"], theirs.variables.stats["batch_stats"]
             )
@@ -510,11 +507,11 @@ def test_waves_equal_the_oracle_in_double_precision(name):
             )
 
         task = task._replace(init=in_double)
-        learner = training.gradient_descent(task, training.by_part(optax.adam(1e-2)))
+        learner = gradient_descent(task, by_part(optax.adam(1e-2)))
         method = p2p_bn(
             task,
             learner,
-            lambda rng: graphs.directed_regular(rng, num_agents, 3),
+            lambda rng: generators.directed_regular(rng, num_agents, 3),
             batch_size=4,
             rewire_every=2,
             timing=timing,
@@ -578,7 +575,7 @@ def test_sharing_rules_keep_statistics_at_home():
     """With FedBN and SiloBN nobody's running statistics reach anybody."""
     world = text_world(np.random.default_rng(0), 6)
     sizes = {}
-    for name, local in (("full", exchange.FULL), ("silo", exchange.SILO_BN)):
+    for name, local in (("full", shared.FULL), ("silo", shared.SILO_BN)):
         method, _, _ = build(6, local=local)
         state = jax.eval_shape(method.init, jax.random.key(0), world)
         sizes[name] = sum(leaf.size for leaf in jax.tree.leaves(state.mailbox))

@@ -13,7 +13,6 @@ import pytest
 from absl import flags
 from settings import TINY
 
-from data import glyphs
 from experiments import (
     averaging_schemes,
     averaging_study,
@@ -22,7 +21,9 @@ from experiments import (
     overview,
     run_folder,
 )
-from p2pjax import InputError, training
+from p2pjax.datasets.loaders import glyphs
+from p2pjax.training import agent_loop
+from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
 FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("*.flags"))
@@ -472,7 +473,7 @@ def test_command_line(tmp_path):
     assert re.search(r"3 messages, [\d,]+ examples/s\n", done.stderr)
     written = (tmp_path / "run" / "run.flags").read_text()
     assert f"--num_devices={common.num_cores()}\n" in written
-    assert f"--agent_loop={training.CHUNK}\n" in written  # it is a small network
+    assert f"--agent_loop={agent_loop.CHUNK}\n" in written  # it is a small network
 
 
 def test_ci_runs_the_readme_test_command():

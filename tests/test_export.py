@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from p2pjax import export
-from p2pjax.models import mlp
+from p2pjax.nn import mlp
 from p2pjax.types import InputError, Variables
 
 MODULE = mlp.MLP((4, 3))

@@ -12,21 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pjax import curvature, data, metrics, owners, tasks, topology, training
-from p2pjax.algorithms import combination as rules
-from p2pjax.algorithms.combination import Stable, combination
-from p2pjax.algorithms.complete_training import Stop, for_epochs, until_converged
-from p2pjax.algorithms.ditto import ditto
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.fedcurv import fedcurv, fedcurv_neighbors, penalty_of_others
-from p2pjax.algorithms.fedper import fedper
-from p2pjax.algorithms.fedprox import fedprox
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.data import World
-from p2pjax.mixing import by_factors, mix, sum_of_neighbors, sum_of_others
-from p2pjax.models.mlp import MLP
-from p2pjax.simulate import on_test_sets, simulate
-from p2pjax.types import InputError, Ratio, Variables
+from p2pjax.algorithms._combination import Stable, combination
+from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors, penalty_of_others
+from p2pjax.algorithms._fedper import fedper
+from p2pjax.algorithms._fedprox import fedprox
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets import stacking
+from p2pjax.engines.server import fedavg
+from p2pjax.evaluation import models
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange import owner_classes
+from p2pjax.exchange.factors import additive, exponential, mean, size_weighted
+from p2pjax.exchange.mixing import by_factors, mix, sum_of_neighbors, sum_of_others
+from p2pjax.graphs import generators
+from p2pjax.nn.mlp import MLP
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.losses import softmax_cross_entropy
+from p2pjax.tasks.task import Task
+from p2pjax.training import curvature
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.early_stopping import Stop, for_epochs, until_converged
+from p2pjax.training.learner import Extra, gradient_descent, proximal
+from p2pjax.types import InputError, Ratio, Variables, World
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
 # Compilation is all the time these tests take; the programs run for milliseconds.
@@ -61,7 +70,7 @@ def quadratic_task(width=2):
         right = near.astype(jnp.float32).sum()
         return {"loss": loss, "accuracy": Ratio(right, loss.weight)}
 
-    return tasks.Task(
+    return Task(
         lambda key: Variables({"w": jax.random.normal(key, (width,))}, {}),
         loss_fn,
         evaluate_fn,
@@ -69,15 +78,15 @@ def quadratic_task(width=2):
 
 
 TASK = quadratic_task()
-LEARNER = training.gradient_descent(TASK, optax.sgd(0.1))
-IDLE = training.gradient_descent(TASK, optax.sgd(0.0))
+LEARNER = gradient_descent(TASK, optax.sgd(0.1))
+IDLE = gradient_descent(TASK, optax.sgd(0.0))
 
 
 def world_of(targets, bends=None, valid=None):
     """One example per entry of `targets` [N][M][2], weighted by `bends` likewise."""
 
     def split(rows, h):
-        return data.stack_agents(
+        return stacking.stack_agents(
             [
                 {
                     "c": np.asarray(own, np.float32).reshape(-1, 2),
@@ -157,12 +166,12 @@ class TestFactors:
     def test_printed_table(self, sizes, share, added, exponential):
         r = jnp.asarray(sizes, jnp.float32) / sum(sizes)
         close(r, share)
-        close(rules.size_weighted(r), share)
-        close(rules.mean(r), [0.5, 0.5])
-        close(rules.additive()(r), 1 + np.array(share))
-        close(rules.additive()(r).sum(), 3)
-        close(rules.exponential(1e-3)(r), exponential)
-        close(rules.exponential(1e-3)(r).sum(), 2.001, atol=1e-5)
+        close(size_weighted(r), share)
+        close(mean(r), [0.5, 0.5])
+        close(additive()(r), 1 + np.array(share))
+        close(additive()(r).sum(), 3)
+        close(exponential(1e-3)(r), exponential)
+        close(exponential(1e-3)(r).sum(), 2.001, atol=1e-5)
 
     def test_more_hosts_bring_every_factor_to_one(self):
         printed = {
@@ -174,20 +183,20 @@ class TestFactors:
             80: (1.012578, 81.006276),
         }
         for hosts, (alpha, total) in printed.items():
-            found = rules.exponential(1.0)(jnp.full(hosts, 1 / hosts))
+            found = exponential(1.0)(jnp.full(hosts, 1 / hosts))
             close(found, np.full(hosts, alpha))
             close(found.sum(), total, atol=1e-4)
         for c in (1e-3, 0.1, 1.0, 3.0):  # figure 4
-            large = rules.exponential(c)(jnp.full(1000, 1e-3))
+            large = exponential(c)(jnp.full(1000, 1e-3))
             close(large, np.ones(1000), atol=c * 1.1e-3)
 
     @pytest.mark.parametrize(
         "factors, expected",
         [
-            (rules.mean, [0.4, -0.25]),
-            (rules.size_weighted, [0.3602959309, -0.3988902589]),
-            (rules.additive(), [1.1602959309, -0.8988902589]),
-            (rules.exponential(1e-3), [0.8003603800, -0.5003990297]),
+            (mean, [0.4, -0.25]),
+            (size_weighted, [0.3602959309, -0.3988902589]),
+            (additive(), [1.1602959309, -0.8988902589]),
+            (exponential(1e-3), [0.8003603800, -0.5003990297]),
         ],
     )
     def test_vector(self, factors, expected):
@@ -212,7 +221,7 @@ class TestFactors:
             "b": rng.normal(size=num_agents),
         }
         shapes = jax.tree.map(lambda leaf: leaf[0], params)
-        plan = owners.whole_model(num_agents, shapes)
+        plan = owner_classes.whole_model(num_agents, shapes)
         mixed = mix(
             jax.tree.map(jnp.float32, params),
             plan,
@@ -242,7 +251,7 @@ class TestScale:
         rng = np.random.default_rng(seed)
         params = relu_network(rng, (4, 6, 5, 3), num_hosts)
         shapes = jax.tree.map(lambda leaf: leaf[0], params)
-        plan = owners.whole_model(num_hosts, shapes)
+        plan = owner_classes.whole_model(num_hosts, shapes)
         share = jnp.full(num_hosts, 1 / num_hosts)
         x = jnp.asarray(rng.normal(size=(64, 4)), jnp.float32)
         module = MLP((6, 5, 3), jax.nn.relu)
@@ -252,8 +261,8 @@ class TestScale:
             one = jax.tree.map(lambda leaf: leaf[0], mixed)
             return np.asarray(module.apply({"params": one}, x))
 
-        of_mean = logits(rules.mean)
-        for factors in (rules.additive(), rules.exponential(1e-3)):
+        of_mean = logits(mean)
+        for factors in (additive(), exponential(1e-3)):
             of_sum = logits(factors)
             scale = float(factors(share).sum()) ** 3  # of three layers
             np.testing.assert_allclose(of_sum, of_mean * scale, rtol=2e-4, atol=1e-4)
@@ -278,9 +287,9 @@ class TestScale:
     @pytest.mark.parametrize(
         "num_hosts, factors, factor",
         [
-            (2, rules.additive(), 3.0),
-            (2, rules.exponential(1e-3), 2.001),
-            (80, rules.exponential(1.0), 81.006276),
+            (2, additive(), 3.0),
+            (2, exponential(1e-3), 2.001),
+            (80, exponential(1.0), 81.006276),
         ],
     )
     def test_hosts_that_learn_nothing_scale_the_weights(
@@ -350,7 +359,7 @@ class TestCompleteTraining:
                 break
         return best, epoch
 
-    def trained(self, stop, agent_loop=training.IN_PLACE, t=0, active=(True, True)):
+    def trained(self, stop, agent_loop=IN_PLACE, t=0, active=(True, True)):
         local = until_converged(
             TASK, LEARNER, stop, batch_size=4, agent_loop=agent_loop
         )
@@ -365,7 +374,7 @@ class TestCompleteTraining:
         )
         return np.asarray(variables.params["w"]), epochs.tolist()
 
-    @pytest.mark.parametrize("agent_loop", [training.IN_PLACE, training.VMAP])
+    @pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
     def test_every_host_stops_by_itself_and_keeps_its_best_pass(self, agent_loop):
         w, epochs = self.trained(self.stop, agent_loop)
         expected = [self.reference(agent, self.stop) for agent in range(2)]
@@ -390,7 +399,7 @@ class TestCompleteTraining:
         assert (w[0] == 0).all() and (w[1] != 0).any()
 
     def test_a_held_out_loss_that_is_no_number_is_never_a_gain(self):
-        blown = training.gradient_descent(TASK, optax.sgd(1e30))
+        blown = gradient_descent(TASK, optax.sgd(1e30))
         local = until_converged(TASK, blown, self.stop, batch_size=4)
         world = world_of(self.targets, valid=self.held)
         start = Variables({"w": jnp.ones((2, 2))}, {})
@@ -410,7 +419,7 @@ class TestStableStop:
         return run(algorithm, world, num_rounds, start=starting_at([4.0, 4.0]))
 
     def test_mean(self):
-        states, info = self.run(rules.mean, 40)
+        states, info = self.run(mean, 40)
         w = np.asarray(states.variables.params["w"])
         sent = np.asarray(info.sent[:, 0])
         rounds = int(sent.sum())
@@ -423,7 +432,7 @@ class TestStableStop:
         assert (w[-1] == w[rounds - 4]).all()
 
     def test_a_sum_that_blows_up_is_stopped_at_its_best(self):
-        states, info = self.run(rules.additive())
+        states, info = self.run(additive())
         w = np.asarray(states.variables.params["w"])
         assert info.sent[:, 0].sum() == 4  # the first was the best
         assert (w[-1] == w[0]).all()
@@ -450,7 +459,9 @@ H = np.array([[1.0, 2.0], [0.5, 4.0], [2.0, 1.0]])
 
 def plan_of(tree, local=()):
     shapes = jax.tree.map(lambda leaf: leaf[0], tree)
-    return owners.whole_model(len(jax.tree.leaves(tree)[0]), {"params": shapes}, local)
+    return owner_classes.whole_model(
+        len(jax.tree.leaves(tree)[0]), {"params": shapes}, local
+    )
 
 
 def penalty(strength, w=W, h=H, others=sum_of_others, local=()):
@@ -491,10 +502,10 @@ class TestFedCurvPenalty:
             close(v[s], (h * w)[others].sum(0), atol=1e-12)
 
     def test_server_and_neighbours_agree_on_a_complete_graph(self):
-        ring = topology.ring(3)  # of three: everybody's neighbours are all others
+        ring = generators.ring(3)  # of three: everybody's neighbours are all others
         neighbors = penalty(0.1, others=sum_of_neighbors(ring))
         jax.tree.map(close, neighbors, penalty(0.1))
-        directed = topology.ring(3, directed=True)  # n hears n - 1 alone
+        directed = generators.ring(3, directed=True)  # n hears n - 1 alone
         alone = penalty(0.5, others=sum_of_neighbors(directed))
         close(alone.curvature["w"], np.roll(H, 1, 0))
         close(alone.pull["w"], np.roll(H * W, 1, 0))
@@ -514,7 +525,7 @@ class TestFedCurvPenalty:
     def test_quadratic_losses_are_minimised_exactly(self, strength, expected):
         """F-T2: one round of the algorithm from everybody's own minimum."""
         world = world_of(W[:, None], H[:, None])
-        learner = training.gradient_descent(TASK, optax.sgd(0.02))
+        learner = gradient_descent(TASK, optax.sgd(0.02))
         algorithm = fedcurv(
             TASK,
             learner,
@@ -539,7 +550,7 @@ class TestFedCurvPenalty:
 
 
 def network_task():
-    return tasks.classification(MLP((3, 2)), (2,), tasks.softmax_cross_entropy)
+    return classification(MLP((3, 2)), (2,), softmax_cross_entropy)
 
 
 def network_world(sizes=(5, 3, 7), seed=0):
@@ -551,7 +562,7 @@ def network_world(sizes=(5, 3, 7), seed=0):
         }
         for size in sizes
     ]
-    train = data.stack_agents(agents)
+    train = stacking.stack_agents(agents)
     return World(train, train, train, np.zeros(len(sizes), np.int32))
 
 
@@ -613,7 +624,7 @@ ROUNDS = 3
 def served(build, *args, **options):
     """A method of a server on the small networks."""
     task = network_task()
-    learner = training.gradient_descent(task, optax.sgd(0.3, momentum=0.5))
+    learner = gradient_descent(task, optax.sgd(0.3, momentum=0.5))
     options = {"batch_size": 2, "num_clients": None, "num_epochs": 2} | options
     return build(task, learner, *args, **options)
 
@@ -645,7 +656,7 @@ def no_curvature(key, variables, examples, size):
 
 def test_non_finite_parameters_are_counted_by_agent():
     params = {"a": jnp.asarray([[jnp.nan, 1], [1, 1]]), "b": jnp.asarray([jnp.inf, 0])}
-    assert metrics.non_finite(params).tolist() == [2, 0]
+    assert models.non_finite(params).tolist() == [2, 0]
 
 
 @pytest.fixture(scope="module")
@@ -695,12 +706,10 @@ class TestRelatives:
 
     def test_bytes(self):
         """F.2: the printed numbers of 784=200=200=10."""
-        task = tasks.classification(
-            MLP((200, 200, 10)), (784,), tasks.softmax_cross_entropy
-        )
-        learner = training.gradient_descent(task, optax.sgd(0.1))
+        task = classification(MLP((200, 200, 10)), (784,), softmax_cross_entropy)
+        learner = gradient_descent(task, optax.sgd(0.1))
         rows = [{"x": np.zeros((1, 784), "f4"), "y": np.zeros(1, "i4")}] * 2
-        train = data.stack_agents(rows)
+        train = stacking.stack_agents(rows)
         world = World(train, train, train, np.zeros(2, np.int32))
 
         def traffic(algorithm):
@@ -723,7 +732,7 @@ class TestRelatives:
         algorithm = served(
             without_clients(fedcurv_neighbors),
             curvature.fisher(task),
-            topology.ring(3),
+            generators.ring(3),
             strength=2.0,
         )
         found, info = params_of(algorithm)
@@ -747,7 +756,7 @@ class TestRelatives:
 
     def test_proximal_gradient(self):
         anchor = {"w": jnp.asarray(W, jnp.float32)}
-        extra = training.Extra(penalty=training.proximal(0.5, anchor))
+        extra = Extra(penalty=proximal(0.5, anchor))
         one = jax.tree.map(lambda leaf: leaf[1], extra)
         batch = {
             "c": jnp.asarray([[1.0, 1.0]]),
@@ -798,11 +807,11 @@ METHODS = {
 
 def combination_method(agent_loop):
     task = network_task()
-    learner = training.gradient_descent(task, optax.sgd(0.3))
+    learner = gradient_descent(task, optax.sgd(0.3))
     stop = Stop(patience=2, max_epochs=4, first_accuracy=0.6)
     local = until_converged(task, learner, stop, batch_size=2, agent_loop=agent_loop)
     return combination(
-        task, local, rules.exponential(), stop=Stable(1), agent_loop=agent_loop
+        task, local, exponential(), stop=Stable(1), agent_loop=agent_loop
     )
 
 
@@ -812,7 +821,7 @@ class TestContract:
         world = network_world()
         keys = jax.random.split(jax.random.key(3), 2)
         results = []
-        for agent_loop in (training.VMAP, training.IN_PLACE):
+        for agent_loop in (VMAP, IN_PLACE):
             algorithm = METHODS[method](agent_loop=agent_loop)
             inputs = algorithm.plan(np.random.default_rng(0), world, 2)
 
@@ -824,7 +833,7 @@ class TestContract:
                 state = algorithm.init(key, world)
                 return jax.lax.scan(one, state, (numbers, inputs))
 
-            if agent_loop == training.VMAP:
+            if agent_loop == VMAP:
                 results.append(jit(jax.vmap(two_rounds))(keys))
             else:
                 alone = list(map(jit(two_rounds), keys))
@@ -833,7 +842,7 @@ class TestContract:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
     def test_traces_once(self, method):
-        algorithm = METHODS[method](agent_loop=training.IN_PLACE)
+        algorithm = METHODS[method](agent_loop=IN_PLACE)
         traces = []
 
         def counted(*args):
@@ -873,12 +882,12 @@ FISHER = curvature.fisher(TASK)
             "patience=5 and no factors",
         ),
         (
-            lambda: combination(TASK, None, rules.mean, stop=Stable(0)),
+            lambda: combination(TASK, None, mean, stop=Stable(0)),
             "patience=0 and given factors",
         ),
         (
             lambda: combination(
-                TASK, until_converged(TASK, LEARNER, batch_size=1), rules.mean
+                TASK, until_converged(TASK, LEARNER, batch_size=1), mean
             ).plan(None, world_of([[[0.0, 0]]] * 2, valid=[[], [[0.0, 0]]]), 1),
             r"got none of agents \[0\]: hold some out",
         ),
@@ -895,7 +904,7 @@ FISHER = curvature.fisher(TASK)
                 TASK,
                 LEARNER,
                 FISHER,
-                topology.ring(3),
+                generators.ring(3),
                 strength=1.0,
                 batch_size=1,
                 rewire_every=2,

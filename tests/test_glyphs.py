@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from data.glyph_strokes import ALPHABET, FORMS
-from data.glyphs import glyphs
-from p2pjax.data import Examples
+from p2pjax.datasets.loaders.glyph_strokes import ALPHABET, FORMS
+from p2pjax.datasets.loaders.glyphs import glyphs
+from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
 

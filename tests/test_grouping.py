@@ -9,23 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, silhouette_samples, silhouette_score
 
-from data import digits
-from p2pjax import (
-    averaging,
-    data,
-    grouping,
-    owners,
-    partition,
-    placement,
-    slices,
-    tasks,
-    training,
-)
-from p2pjax.algorithms.partial_averaging import partial_averaging, share
-from p2pjax.grouping import groups, update_similarity
-from p2pjax.models import mlp
-from p2pjax.simulate import initial_state, simulate
-from p2pjax.slices import PartialModel, Scheme
+from p2pjax.algorithms._partial_averaging import partial_averaging
+from p2pjax.datasets import partition
+from p2pjax.datasets.loaders import digits
+from p2pjax.exchange import owner_classes
+from p2pjax.nn import mlp
+from p2pjax.partial import averaging, grouping, ownership, placement, schemes
+from p2pjax.partial.grouping import groups, update_similarity
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.partial.sharing import share
+from p2pjax.simulation._simulate import initial_state, simulate
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.training import samplers
+from p2pjax.training.learner import gradient_descent, per_sample
 from p2pjax.types import InputError
 
 NETWORK = (784, 300, 100, 10)
@@ -209,12 +206,12 @@ def rotated_digits(seed, quarter_turns, size):
 def test_agents_with_digits_of_the_same_rotation_find_each_other():
     truth = np.repeat(np.arange(3), 3)
     scheme = Scheme(((64, 30, 20, 10),) * 9)
-    task = tasks.classification(mlp.MLP((30, 20, 10)), (8, 8), tasks.squared_error)
-    learner = training.per_sample(training.gradient_descent(task, optax.sgd(0.1)))
+    task = classification(mlp.MLP((30, 20, 10)), (8, 8), losses.squared_error)
+    learner = per_sample(gradient_descent(task, optax.sgd(0.1)))
     algorithm = partial_averaging(
         task,
         learner,
-        data.cyclic_window(50),
+        samplers.cyclic_window(50),
         share(scheme, mlp.wiring(3), task),
         averaging.server(9),
     )
@@ -241,20 +238,20 @@ def test_auto_writes_the_scheme_of_the_paper():
         ),
         depends=((1, 0), (2, 0)),
     )
-    assert slices.auto(NETWORK, SHARED, labels) == by_hand
-    independent = slices.auto(NETWORK, SHARED, labels, depends=False)
+    assert schemes.auto(NETWORK, SHARED, labels) == by_hand
+    independent = schemes.auto(NETWORK, SHARED, labels, depends=False)
     assert independent == by_hand._replace(depends=())
     # nothing is left over, or nobody to share it with
     only_global = (PartialModel(NETWORK, everybody),)
-    assert slices.auto(NETWORK, NETWORK, labels).models == only_global
-    alone = slices.auto(NETWORK, SHARED, np.arange(7))
+    assert schemes.auto(NETWORK, NETWORK, labels).models == only_global
+    alone = schemes.auto(NETWORK, SHARED, np.arange(7))
     assert (alone.models, alone.depends) == (by_hand.models[:1], ())
 
 
 @pytest.mark.parametrize("depends", [True, False])
 def test_who_owns_what_in_an_automatic_scheme(depends):
     labels = np.array([5, 3, 5, 3, 9])  # any labels will do
-    scheme = slices.auto((4, 5, 3, 2), (4, 3, 2, 2), labels, depends=depends)
+    scheme = schemes.auto((4, 5, 3, 2), (4, 3, 2, 2), labels, depends=depends)
     cells, _ = placement.align(placement.attach(scheme))
     assert placement.widths(cells) == (4, 5, 3, 2)
     np.testing.assert_array_equal(cells[1][:, 3:], [[2, 2], [1, 1]] * 2 + [[-1, -1]])
@@ -262,8 +259,8 @@ def test_who_owns_what_in_an_automatic_scheme(depends):
         f"layer_{i}": {"kernel": np.zeros((a, b)), "bias": np.zeros(b)}
         for i, (a, b) in enumerate([(4, 5), (5, 3), (3, 2)], start=1)
     }
-    plan = owners.mix_plan(scheme, cells, mlp.wiring(3), params)
-    owner = owners.owner_arrays(plan, params)
+    plan = ownership.mix_plan(scheme, cells, mlp.wiring(3), params)
+    owner = owner_classes.owner_arrays(plan, params)
     group = np.array([2, 1, 2, 1, -1])
     for agent in range(5):
         between = group[agent] if depends else -1  # global cell and the group's
@@ -291,7 +288,7 @@ def test_who_owns_what_in_an_automatic_scheme(depends):
 )
 def test_auto_refuses(arguments, message):
     with pytest.raises(InputError, match=message):
-        slices.auto(*arguments)
+        schemes.auto(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import mnist
-from p2pjax import label_skew, statistics
+from p2pjax.datasets import label_skew
+from p2pjax.datasets.loaders import mnist
+from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 

@@ -14,15 +14,16 @@ import test_selection_contract
 import test_virtual
 from lowering import assert_lowers
 
-from p2pjax import algorithms, selection, training
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.algorithms.stepwise import Protocol
+from p2pjax import algorithms, selection
+from p2pjax.engines.stepwise import Protocol
 from p2pjax.selection.base import Selection
+from p2pjax.training import agent_loop
+from p2pjax.types import Algorithm
 
 
 @pytest.mark.parametrize("name", every_algorithm.EVERY)
 def test_vmapped_round_lowers(name):
-    method, world = every_algorithm.build(name, training.VMAP)
+    method, world = every_algorithm.build(name, agent_loop.VMAP)
     with jax.numpy_dtype_promotion("standard"):
         assert_lowers(method, world)
 
@@ -46,7 +47,7 @@ def test_every_algorithm_is_among_them():
 
 def test_calls_to_the_host_are_found():
     """Or the tests above could not fail."""
-    method, world = every_algorithm.build("local only", training.VMAP)
+    method, world = every_algorithm.build("local only", agent_loop.VMAP)
 
     def round_fn(*args):
         state, info = method.round(*args)

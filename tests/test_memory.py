@@ -9,9 +9,9 @@ from settings import TINY
 from toy_jobs import SIZE, toy_evaluate, toy_jobs, toy_world
 
 from experiments import common, fitting, runner
-from p2pjax import memory, sharding
-from p2pjax.memory import Need
-from p2pjax.simulate import prepare, side_by_side
+from p2pjax import memory_estimate, sharding
+from p2pjax.memory_estimate import Need
+from p2pjax.simulation._simulate import prepare, side_by_side
 
 
 def start_of(algorithm, num_runs=1):
@@ -33,8 +33,8 @@ def test_what_is_held_is_exact(num_runs):
     start = start_of(algorithm, num_runs)
     one = Need(MODELS, REST, DATA)
     expected = [part * num_runs for part in one]
-    assert memory.held(start.key, algorithm, start.world) == Need(*expected)
-    found = memory.need(start, algorithm, 3, toy_evaluate)
+    assert memory_estimate.held(start.key, algorithm, start.world) == Need(*expected)
+    found = memory_estimate.need(start, algorithm, 3, toy_evaluate)
     assert found[:3] == tuple(expected[:3])
     assert found.total == sum(found)
     # At least what is reported: loss, messages, bytes and so on of three rounds.
@@ -45,11 +45,11 @@ def test_all_devices_count():
     algorithm = toy_jobs(1)[0].algorithm
     with jax.set_mesh(sharding.agents_mesh(SIZE, 2)):
         start = start_of(algorithm)
-        spread = memory.held(start.key, algorithm, start.world)
+        spread = memory_estimate.held(start.key, algorithm, start.world)
         assert spread == Need(MODELS, REST, DATA)
         # What cannot be spread is on both.
         whole = sharding.placed({"a": jnp.zeros(SIZE), "b": jnp.zeros(3)})
-        assert memory.num_bytes(whole) == 4 * SIZE + 2 * 12
+        assert memory_estimate.num_bytes(whole) == 4 * SIZE + 2 * 12
 
 
 def test_working_memory_grows_with_what_is_side_by_side():
@@ -61,34 +61,36 @@ def test_working_memory_grows_with_what_is_side_by_side():
         return {"accuracy": wide.cumsum(1).sum(1)}
 
     algorithm = toy_jobs(1)[0].algorithm
-    found = memory.need(start_of(algorithm), algorithm, 3, evaluate)
+    found = memory_estimate.need(start_of(algorithm), algorithm, 3, evaluate)
     assert 4 * 4 * SIZE * 100_000 > found.working >= 4 * SIZE * 100_000
 
 
 def test_free_memory_of_this_machine(monkeypatch, tmp_path):
-    assert 10**8 < memory.free() < 10**14
+    assert 10**8 < memory_estimate.free() < 10**14
     meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(memory, "_MEMINFO", meminfo)
+    monkeypatch.setattr(memory_estimate, "_MEMINFO", meminfo)
     meminfo.write_text("MemTotal:  9 kB\nMemFree: 3 kB\nMemAvailable:    5 kB\n")
-    assert memory.free() == 5 * 1024
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
+    assert memory_estimate.free() == 5 * 1024
+    monkeypatch.setattr(memory_estimate, "_GROUP", tmp_path)
     for name, text in (("max", "4000\n"), ("current", "3000\n")):
         (tmp_path / f"memory.{name}").write_text(text)
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 700\n")
-    assert memory.free() == 1700  # of the group
+    assert memory_estimate.free() == 1700  # of the group
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.free() == 5 * 1024
+    assert memory_estimate.free() == 5 * 1024
     for text in ("MemTotal: 9 kB\n", "nonsense"):  # an old kernel, something else
         meminfo.write_text(text)
         pages = {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}
-        monkeypatch.setattr(memory.os, "sysconf", lambda name, p=pages: p[name])
-        assert memory.free() == 7 * 4096
+        monkeypatch.setattr(
+            memory_estimate.os, "sysconf", lambda name, p=pages: p[name]
+        )
+        assert memory_estimate.free() == 7 * 4096
 
     def unknown(name):
         raise ValueError(name)
 
-    monkeypatch.setattr(memory.os, "sysconf", unknown)
-    assert memory.free() is None
+    monkeypatch.setattr(memory_estimate.os, "sysconf", unknown)
+    assert memory_estimate.free() is None
 
 
 class Accelerator:
@@ -97,13 +99,13 @@ class Accelerator:
 
 
 def test_free_memory_of_accelerators(monkeypatch):
-    monkeypatch.setattr(memory.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(memory_estimate.jax, "default_backend", lambda: "gpu")
     used = Accelerator(bytes_limit=100, bytes_in_use=30)
     devices = [used, Accelerator(bytes_limit=60)]
-    monkeypatch.setattr(memory, "_devices", lambda: devices)
-    assert memory.free() == 2 * 60
-    monkeypatch.setattr(memory, "_devices", lambda: [*devices, Accelerator()])
-    assert memory.free() is None
+    monkeypatch.setattr(memory_estimate, "_devices", lambda: devices)
+    assert memory_estimate.free() == 2 * 60
+    monkeypatch.setattr(memory_estimate, "_devices", lambda: [*devices, Accelerator()])
+    assert memory_estimate.free() is None
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def run_toys(parse, tmp_path):
 def test_too_large_runs_are_refused_before_anything_is_written(
     run, monkeypatch, capsys, tmp_path
 ):
-    monkeypatch.setattr(memory, "free", lambda: 300_000)
+    monkeypatch.setattr(memory_estimate, "free", lambda: 300_000)
     with pytest.raises(SystemExit) as exit_info:
         run(*TINY, "--levels=50", "--agent_loop=1")
     assert exit_info.value.code == 2
@@ -156,11 +158,11 @@ def test_the_advice_is_about_the_largest_part(need, at_once, agent_loop, advice)
 def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
     found = []
     need = Need(10, 10, 10, 20)
-    monkeypatch.setattr(memory, "need", lambda *args: need)
+    monkeypatch.setattr(memory_estimate, "need", lambda *args: need)
     monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
     monkeypatch.setattr(runner.run_folder, "summarize", lambda *args: None)
     for free, expected in ((50, 1), (200, 3), (10**6, 9), (None, 1)):
-        monkeypatch.setattr(memory, "free", lambda free=free: free)
+        monkeypatch.setattr(memory_estimate, "free", lambda free=free: free)
         with monkeypatch.context() as patched:
             # As on an accelerator, where nothing is settled before memory is known.
             patched.setattr(common, "settle_defaults", lambda: None)

@@ -6,10 +6,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from p2pjax import averaging, mixing, owners, sharding, topology
-from p2pjax.mixing import Peers
-from p2pjax.owners import Block, MixPlan, OwnerClass
-from p2pjax.types import InputError
+from p2pjax import sharding
+from p2pjax.exchange import mixing
+from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass, whole_model
+from p2pjax.graphs import generators, mixing_matrices, topology
+from p2pjax.partial import averaging
+from p2pjax.types import InputError, Peers
 
 SHAPES = [(), (1,), (7,), (1, 300), (300, 1), (1, 1), (33, 5), (5, 1, 67), (301,), (0,)]
 
@@ -24,7 +26,7 @@ def random_tree(rng, num_agents):
 def random_peers(rng, num_agents, num_slots):
     ids = rng.integers(0, num_agents, (num_agents, num_slots)).astype(np.int32)
     ids[:, 0] = np.arange(num_agents)
-    return mixing.Peers(ids, rng.normal(size=ids.shape).astype(np.float32))
+    return Peers(ids, rng.normal(size=ids.shape).astype(np.float32))
 
 
 def numpy_mix(tree, peers):
@@ -42,7 +44,7 @@ def test_mix_equals_numpy(monkeypatch, block_bytes, num_agents, num_slots):
     monkeypatch.setattr(mixing, "BLOCK_BYTES", block_bytes)
     rng = np.random.default_rng(num_agents * num_slots)
     tree, peers = random_tree(rng, num_agents), random_peers(rng, num_agents, num_slots)
-    plan = owners.whole_model(num_agents, jax.tree.map(lambda x: x[0], tree))
+    plan = whole_model(num_agents, jax.tree.map(lambda x: x[0], tree))
     mix = jax.jit(
         lambda tree, peers: (
             mixing.mix(tree, plan, lambda _: mixing.by_peers(peers)),
@@ -60,7 +62,7 @@ def test_mix_in_place(monkeypatch, block_bytes):
     monkeypatch.setattr(mixing, "BLOCK_BYTES", block_bytes)
     rng = np.random.default_rng(0)
     tree, peers = random_tree(rng, 9), random_peers(rng, 9, 3)
-    plan = owners.whole_model(9, jax.tree.map(lambda x: x[0], tree))
+    plan = whole_model(9, jax.tree.map(lambda x: x[0], tree))
     mix = jax.jit(
         lambda tree, peers: mixing.mix(tree, plan, lambda _: mixing.by_peers(peers)),
         donate_argnums=0,
@@ -74,7 +76,7 @@ def test_mix_in_place(monkeypatch, block_bytes):
 def test_mixing_needs_no_second_copy(num_devices):
     """Blocks only, on one device and where rows of others have to be gathered."""
     num_agents, width = 64, 100_000
-    plan = owners.whole_model(num_agents, {"w": np.zeros(width, np.float32)})
+    plan = whole_model(num_agents, {"w": np.zeros(width, np.float32)})
     with jax.set_mesh(sharding.agents_mesh(num_agents, num_devices)):
         held = sharding.place({"w": np.zeros((num_agents, width), np.float32)})
         ids = np.arange(num_agents)[:, None] + np.arange(3)
@@ -101,7 +103,7 @@ def test_in_place_blocks_survive_a_reshape(monkeypatch, shape, columns):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(9, *shape)).astype(np.float32)
     peers = random_peers(rng, 9, 3)
-    plan = owners.whole_model(9, [x[0]])
+    plan = whole_model(9, [x[0]])
 
     def mix_and_flatten(x, peers):
         mixed = mixing.mix([x], plan, lambda _: mixing.by_peers(peers))[0]
@@ -120,7 +122,7 @@ def test_what_diverged_reaches_those_who_weigh_it(num_slots):
     weight = np.zeros((16, num_slots), np.float32)
     weight[:, 0] = 1
     weight[2, :2] = 0.5
-    peers = mixing.Peers(jnp.asarray(ids), jnp.asarray(weight))
+    peers = Peers(jnp.asarray(ids), jnp.asarray(weight))
     block = jnp.arange(32.0).reshape(16, 2).at[5, 0].set(jnp.nan)
     combine = mixing.best(peers, np.zeros(16, int))
     assert ("dot_general" in str(jax.make_jaxpr(combine)(block))) == (num_slots == 8)
@@ -131,11 +133,11 @@ def test_what_diverged_reaches_those_who_weigh_it(num_slots):
 
 
 def test_the_matmul_is_for_one_large_group_only():
-    peers = mixing.metropolis(topology.complete(12), np.zeros(12, int))
+    peers = mixing_matrices.metropolis(generators.complete(12), np.zeros(12, int))
     block = jnp.ones((12, 2)).at[0].set(jnp.inf)
     assert not np.isfinite(mixing.best(peers, np.zeros(12, int))(block)).any()
     owner = np.repeat([0, 1, -1], 4)
-    peers = mixing.metropolis(topology.complete(12), owner)
+    peers = mixing_matrices.metropolis(generators.complete(12), owner)
     assert np.isfinite(mixing.best(peers, owner)(block)[4:]).all()
 
 
@@ -163,10 +165,10 @@ def test_diverged_agents_stay_in_their_group():
     x[0] = np.inf
     owner = np.asarray([0, 0, 1, 1, -1])
     plan = MixPlan((OwnerClass(owner, (Block(0, (0,), (4,)),)),))
-    graph = topology.complete(5)
+    graph = generators.complete(5)
     for combine in (
         mixing.by_group_mean,
-        lambda owner: mixing.by_peers(mixing.metropolis(graph, owner)),
+        lambda owner: mixing.by_peers(mixing_matrices.metropolis(graph, owner)),
     ):
         mixed = np.asarray(mixing.mix([x], plan, combine)[0])
         assert np.isfinite(mixed[2:]).all()
@@ -217,14 +219,16 @@ def test_gossip_keeps_the_weighted_mean_and_reaches_it(weight):
 
 
 def test_gossip_contracts_at_the_spectral_rate():
-    graph = topology.ring(8)
-    matrix = np.asarray(mixing.dense(mixing.metropolis(graph, np.zeros(8, int))))
+    graph = generators.ring(8)
+    matrix = np.asarray(
+        mixing.dense(mixing_matrices.metropolis(graph, np.zeros(8, int)))
+    )
     assert matrix == pytest.approx(matrix.T)
     assert matrix.sum(0) == pytest.approx(np.ones(8))
     second = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2]
     values, vectors = np.linalg.eigh(matrix)
     slowest = vectors[:, np.argsort(np.abs(values))[-2]]
-    mixed = mixing.by_peers(mixing.metropolis(graph, np.zeros(8, int)))(
+    mixed = mixing.by_peers(mixing_matrices.metropolis(graph, np.zeros(8, int)))(
         jnp.asarray(slowest[:, None])
     )
     assert np.linalg.norm(mixed) == pytest.approx(second, rel=1e-5)
@@ -255,10 +259,10 @@ def test_topology_tables():
     graph = topology.from_graph(nx.DiGraph([(0, 1), (2, 1), (1, 2)]))
     assert graph.neighbor.tolist() == [[0, 0], [0, 2], [1, 2]]
     assert graph.mask.tolist() == [[False, False], [True, True], [True, False]]
-    both = topology.stack([topology.ring(4), topology.complete(4)])
+    both = topology.stack([generators.ring(4), generators.complete(4)])
     assert both.mask.shape == (2, 4, 3)
     for num_agents, degree in ((10, 3), (64, 61)):
-        drawn = topology.random_regular(np.random.default_rng(0), num_agents, degree)
+        drawn = generators.random_regular(np.random.default_rng(0), num_agents, degree)
         assert (drawn.mask.sum(1) == degree).all()
 
 
@@ -267,7 +271,7 @@ def test_topology_tables():
     [
         (lambda: topology.from_graph(nx.Graph([(1, 2)])), "nodes are 0 to 1"),
         (
-            lambda: topology.random_regular(np.random.default_rng(0), 5, 3),
+            lambda: generators.random_regular(np.random.default_rng(0), 5, 3),
             "even product",
         ),
         (
@@ -276,7 +280,7 @@ def test_topology_tables():
         ),
         (lambda: averaging.random_pairs(3, np.ones(2)), "each of 3 agents"),
         (
-            lambda: averaging.gossip(4, topology.ring(4), rewire_every=2),
+            lambda: averaging.gossip(4, generators.ring(4), rewire_every=2),
             "a function that draws graphs",
         ),
         (
@@ -286,7 +290,7 @@ def test_topology_tables():
             "an undirected graph",
         ),
         (
-            lambda: averaging.gossip(5, topology.ring(4)).plan(
+            lambda: averaging.gossip(5, generators.ring(4)).plan(
                 np.random.default_rng(0), 1
             ),
             "a graph of 5 agents, got one of 4",

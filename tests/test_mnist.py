@@ -8,9 +8,11 @@ from settings import TINY_DIGITS
 
 from experiments import mnist_studies, run_folder
 from experiments.mnist_studies import Setup, cycle, swap
-from p2pjax import InputError, partition, placement
-from p2pjax.data import Examples
-from p2pjax.slices import PartialModel
+from p2pjax.datasets import partition
+from p2pjax.datasets.stacking import Examples
+from p2pjax.partial import placement
+from p2pjax.partial.schemes import PartialModel
+from p2pjax.types import InputError
 
 CLASSIC = (784, 300, 100, 10)
 
@@ -263,7 +265,7 @@ def test_studies_run(run, args, figure, num_lines):
 
 def test_runs_and_settings_of_a_scheme_share_a_program(run):
     """Three runs at two settings, two schemes: two programs are compiled."""
-    advance = importlib.import_module("p2pjax.simulate")._advance
+    advance = importlib.import_module("p2pjax.simulation._simulate")._advance
     before = advance._cache_size()
     folder = run(
         *TINY_DIGITS,

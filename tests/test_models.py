@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from p2pjax.models import cnn, encoder, gru, lstm
+from p2pjax.nn import cnn, encoder, gru, lstm
 from p2pjax.types import InputError
 
 WORDS = jnp.zeros((1, 10), jnp.int32)

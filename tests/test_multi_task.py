@@ -8,28 +8,23 @@ import pytest
 from lowering import assert_lowers
 from test_events import sequentially
 
-from p2pjax import (
-    data,
-    entities,
-    events,
-    graphs,
-    sharding,
-    task_groups,
-    tasks,
-    token_tasks,
-    topology,
-    training,
-    waves,
-)
-from p2pjax.algorithms.asynchronous import Agent
-from p2pjax.algorithms.multi_task import multi_task
-from p2pjax.data import AgentData, World
-from p2pjax.models.encoder import Encoder, bert_tiny
-from p2pjax.simulate import on_test_sets_of_groups, simulate
-from p2pjax.task_groups import PerTask
-from p2pjax.topology import Topology
-from p2pjax.training import IN_PLACE, VMAP
-from p2pjax.types import InputError, Ratio, Variables
+from p2pjax import sharding
+from p2pjax.algorithms._multi_task import multi_task
+from p2pjax.asynchronous import events, task_groups, waves
+from p2pjax.asynchronous.task_groups import PerTask
+from p2pjax.asynchronous.wave_loops import Agent
+from p2pjax.datasets import label_sets
+from p2pjax.evaluation.test_sets import on_test_sets_of_groups
+from p2pjax.graphs import generators, topology
+from p2pjax.graphs.topology import Topology
+from p2pjax.nn.encoder import Encoder, bert_tiny
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks._encoder_tasks import masked_token, tagging
+from p2pjax.tasks.task import Task
+from p2pjax.training import local_training, samplers
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.learner import Extra, by_part, gradient_descent
+from p2pjax.types import AgentData, InputError, Ratio, Variables, World
 
 # The thesis' examples on scalars: an encoder and a head, one step is an epoch.
 
@@ -47,7 +42,7 @@ def scalar_task(head):
         del key
         return Variables({"encoder": {"x": jnp.ones(())}, "head": {"x": head}}, {})
 
-    return tasks.Task(init, loss, evaluate=None)
+    return Task(init, loss, evaluate=None)
 
 
 def scalar_world(groups, c, d):
@@ -79,7 +74,7 @@ def scalar_runs(monkeypatch, start, c, d, freeze, agent_loop):
     graph = topology.from_edges(3, np.array([0, 0, 2]), np.array([1, 2, 0]))
     method = multi_task(
         groups,
-        lambda task: training.gradient_descent(task, training.by_part(optax.sgd(0.5))),
+        lambda task: gradient_descent(task, by_part(optax.sgd(0.5))),
         graph,
         batch_size=1,
         encoder_freeze=freeze,
@@ -133,12 +128,12 @@ def test_the_receive_rule_and_the_freeze_of_the_thesis(monkeypatch, agent_loop):
 def test_the_gradient_of_the_thesis_example(freeze, encoder):
     """Agent 2 wakes at (3.5, -4) with gradient (1, 2) and rate 0.5."""
     task = scalar_task(jnp.ones(()))
-    learner = training.gradient_descent(task, training.by_part(optax.sgd(0.5)))
+    learner = gradient_descent(task, by_part(optax.sgd(0.5)))
     variables = Variables(
         {"encoder": {"x": jnp.float32(3.5)}, "head": {"x": jnp.float32(-4)}}, {}
     )
     batch = {"c": jnp.float32([2.5]), "d": jnp.float32([-6])}
-    extra = training.Extra(frozen={"encoder": jnp.asarray(freeze)})
+    extra = Extra(frozen={"encoder": jnp.asarray(freeze)})
     new, _, _ = jax.jit(learner.step)(
         jax.random.key(0), variables, learner.init(variables), batch, extra
     )
@@ -150,7 +145,7 @@ def test_the_host_knows_who_is_frozen():
     """A training is partial if a message of another task came since the last one."""
     rng = np.random.default_rng(0)
     task = np.repeat([0, 1], 10)
-    graph = graphs.clustered(rng, task)
+    graph = generators.clustered(rng, task)
     to = topology.receivers(graph)
     to = Topology(to.neighbor[None], to.mask[None])
     schedule = events.draw(rng, to, np.full(20, 5), 6)
@@ -230,7 +225,7 @@ def linear_task(inputs, hidden, outputs, dtype=jnp.float32):
     def init_in(key):
         return jax.tree.map(lambda leaf: leaf.astype(dtype), init(key))
 
-    return tasks.Task(init_in, loss, evaluate)
+    return Task(init_in, loss, evaluate)
 
 
 def linear_world(rng, size, inputs, outputs, dtype=np.float32):
@@ -250,7 +245,7 @@ def linear_world(rng, size, inputs, outputs, dtype=np.float32):
 
 
 def adam(task):
-    return training.gradient_descent(task, training.by_part(optax.adam(1e-2)))
+    return gradient_descent(task, by_part(optax.adam(1e-2)))
 
 
 def linear_case(dtype=jnp.float32, **options):
@@ -262,7 +257,7 @@ def linear_case(dtype=jnp.float32, **options):
         [linear_world(rng, SIZE, INPUTS, outputs, dtype) for outputs in OUTPUTS]
     )
     defaults = {"batch_size": 4, "encoder_freeze": True}
-    graph = graphs.clustered(rng, world.cluster)
+    graph = generators.clustered(rng, world.cluster)
     method = multi_task(groups, adam, graph, **(defaults | options))
     return groups, world, graph, method
 
@@ -311,13 +306,13 @@ def in_sequence(groups, world, graph, method, num_rounds, freezes, batch_size=4)
         _, (variables, opt_state, num_epochs), is_frozen = model
         num_frozen += is_frozen
         own = one_agent(world.train, groups, agent)
-        sampler = data.shuffled_epochs(batch_size, largest[task[agent]])
+        sampler = samplers.shuffled_epochs(batch_size, largest[task[agent]])
         per_epoch = -(-int(own.size) // batch_size)
-        extra = training.Extra(frozen={"encoder": jnp.asarray(bool(is_frozen))})
+        extra = Extra(frozen={"encoder": jnp.asarray(bool(is_frozen))})
         for k in range(per_epoch):
             step = jnp.int32(int(num_epochs) * per_epoch + k)
             draw = sampler(jax.random.key(0), step, jnp.int32(own.size))
-            batch = data.take_batch(own.examples, draw)
+            batch = samplers.take_batch(own.examples, draw)
             variables, opt_state, _ = steps[task[agent]](
                 jax.random.key(0), variables, opt_state, batch, extra
             )
@@ -368,7 +363,7 @@ def test_heads_never_meet_those_of_another_task(agent_loop):
     method = multi_task(
         groups,
         adam,
-        graphs.clustered(np.random.default_rng(0), world.cluster),
+        generators.clustered(np.random.default_rng(0), world.cluster),
         batch_size=1,
         encoder_freeze=False,
         agent_loop=agent_loop,
@@ -399,7 +394,7 @@ def test_an_agent_costs_its_own_parameters():
     method = multi_task(
         groups,
         adam,
-        graphs.clustered(rng, world.cluster),
+        generators.clustered(rng, world.cluster),
         batch_size=4,
         encoder_freeze=True,
     )
@@ -437,15 +432,15 @@ def test_groups_and_worlds_are_checked():
     with pytest.raises(InputError, match="one task or more and agents of each"):
         task_groups.groups(own, [3])
     other = task_groups.groups([own[0], linear_task(INPUTS, 7, 1)], [4, 4])
-    ring = topology.ring(8)
+    ring = generators.ring(8)
     with pytest.raises(InputError, match="same encoder in all tasks"):
         multi_task(other, adam, ring, batch_size=4, encoder_freeze=False)
-    strange = tasks.Task(lambda key: Variables({"x": jnp.ones(())}, {}), None, None)
+    strange = Task(lambda key: Variables({"x": jnp.ones(())}, {}), None, None)
     with pytest.raises(InputError, match="named encoder and head, got x"):
         multi_task(
             task_groups.groups([strange], [4]),
             adam,
-            topology.ring(4),
+            generators.ring(4),
             batch_size=4,
             encoder_freeze=False,
         )
@@ -475,7 +470,7 @@ def test_simulation_scores_every_agent_on_its_own_task():
     models = method.models(last.state)
     for agent in (0, 3, 4, 7):
         variables, test = one_agent((models, world.test), groups, agent)
-        batch = data.whole_set(test.examples, test.size)
+        batch = samplers.whole_set(test.examples, test.size)
         task = groups[agent // SIZE].task
         total, weight = task.evaluate(variables, batch)["error"]
         expected = float(total / weight)
@@ -487,7 +482,7 @@ def test_a_third_of_what_anybody_hears_is_of_another_task(sizes):
     """Clustered sparse graphs: all degrees 3, PT = 1/3."""
     cluster = np.repeat(np.arange(len(sizes)), sizes)
     for seed in range(5):
-        graph = graphs.clustered(np.random.default_rng(seed), cluster)
+        graph = generators.clustered(np.random.default_rng(seed), cluster)
         assert graph.mask.shape == (len(cluster), 3)
         assert graph.mask.all()
         out_degree = np.bincount(graph.neighbor.ravel(), minlength=len(cluster))
@@ -499,7 +494,7 @@ def test_a_third_of_what_anybody_hears_is_of_another_task(sizes):
 # Encoders of tokens.
 
 LENGTH, VOCAB, MASK = 8, 14, 4
-LABELS = entities.label_set(["O", "B-PER", "I-PER", "B-LOC"])
+LABELS = label_sets.label_set(["O", "B-PER", "I-PER", "B-LOC"])
 
 
 def small_encoder():
@@ -510,8 +505,8 @@ def token_case(**options):
     rng = np.random.default_rng(1)
     body = small_encoder()
     own = [
-        token_tasks.masked_token(body, LENGTH, MASK),
-        token_tasks.tagging(body, LENGTH, LABELS),
+        masked_token(body, LENGTH, MASK),
+        tagging(body, LENGTH, LABELS),
     ]
     groups = task_groups.groups(own, [SIZE, SIZE])
 
@@ -533,7 +528,7 @@ def token_case(**options):
         [World(*(kind() for _ in range(3)), none) for kind in (masked, tagged)]
     )
     defaults = {"batch_size": 4, "encoder_freeze": True}
-    graph = graphs.clustered(rng, world.cluster)
+    graph = generators.clustered(rng, world.cluster)
     return groups, world, multi_task(groups, adam, graph, **(defaults | options))
 
 
@@ -549,13 +544,13 @@ def test_a_frozen_encoder_and_its_moments_stay_bit_identical(case):
 
     @jax.jit
     def epoch(carry, is_frozen):
-        return training.take_steps(
+        return local_training.take_steps(
             learner,
-            data.shuffled_epochs(2, 5),
+            samplers.shuffled_epochs(2, 5),
             jax.random.key(1),
             own.examples,
             jnp.int32(5),
-            training.Extra(frozen={"encoder": is_frozen}),
+            Extra(frozen={"encoder": is_frozen}),
             carry,
             jnp.int32(0),
             jnp.int32(3),
@@ -591,7 +586,7 @@ def test_token_tasks_read_what_they_should():
         score = jax.jit(task.evaluate)
 
         def values(examples, size):
-            found = score(variables, data.whole_set(examples, jnp.int32(size)))  # noqa: B023
+            found = score(variables, samplers.whole_set(examples, jnp.int32(size)))  # noqa: B023
             return {name: np.asarray(value) for name, value in found.items()}
 
         all_of_them, fewer = values(examples, 4), values(examples, 3)
@@ -619,10 +614,10 @@ def test_parameters_as_published():
         return sum(leaf.size for leaf in jax.tree.leaves(params))
 
     types = ("PER", "ORG", "LOC", "MISC")
-    labels = entities.label_set([f"{b}-{kind}" for kind in types for b in "BI"])
-    masked = token_tasks.masked_token(bert_tiny(), 16, 103)
+    labels = label_sets.label_set([f"{b}-{kind}" for kind in types for b in "BI"])
+    masked = masked_token(bert_tiny(), 16, 103)
     assert size(masked) + 16_512 == 8_323_258
-    assert size(token_tasks.tagging(bert_tiny(), 16, labels)) + 16_512 == 4_387_468
+    assert size(tagging(bert_tiny(), 16, labels)) + 16_512 == 4_387_468
 
 
 @jax.numpy_dtype_promotion("standard")

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import multi_task, run_folder, task_data
-from p2pjax.data import num_agents
-from p2pjax.types import InputError
+from p2pjax.types import InputError, num_agents
 
 SMALL = (
     "--num_agents=4",

@@ -13,17 +13,24 @@ from networks import (
     without_padding,
 )
 
-from p2pjax import averaging, data, owners, placement, tasks, topology, training
-from p2pjax.algorithms.partial_averaging import (
+from p2pjax.algorithms._partial_averaging import (
     PartialAveragingState,
     partial_averaging,
-    share,
 )
-from p2pjax.data import AgentData, World
-from p2pjax.models import mlp
-from p2pjax.simulate import on_test_sets, simulate
-from p2pjax.slices import PartialModel, Scheme
-from p2pjax.types import InputError, Variables
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange import owner_classes
+from p2pjax.graphs import generators
+from p2pjax.nn import mlp
+from p2pjax.partial import averaging, ownership, placement
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.partial.sharing import share
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.training import samplers
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.learner import gradient_descent, per_sample
+from p2pjax.types import AgentData, InputError, Variables, World
 
 # Four agents, a global and a semi-local model that depends on it, one narrower agent.
 SCHEME = Scheme(
@@ -41,16 +48,16 @@ def build(
 ):
     """A partial averaging algorithm on MLPs of the scheme's widths."""
     widths = placement.widths(placement.align(placement.attach(scheme))[0])
-    task = tasks.classification(mlp.MLP(widths[1:]), (widths[0],), tasks.squared_error)
-    learner = training.gradient_descent(task, optimizer or optax.sgd(0.5))
+    task = classification(mlp.MLP(widths[1:]), (widths[0],), losses.squared_error)
+    learner = gradient_descent(task, optimizer or optax.sgd(0.5))
     if per_sample:
-        learner = training.per_sample(learner)
+        learner = per_sample(learner)
     sharing = share(scheme, mlp.wiring(len(widths) - 1), task)
     num_agents = len(scheme.networks)
     algorithm = partial_averaging(
         task,
         learner,
-        data.cyclic_window(batch_size),
+        samplers.cyclic_window(batch_size),
         sharing,
         real or averaging.server(num_agents),
         **options,
@@ -78,7 +85,7 @@ def run_rounds(algorithm, state, world, num_rounds, inputs=None):
     return state, info
 
 
-@pytest.mark.parametrize("agent_loop", [training.VMAP, training.IN_PLACE, 3])
+@pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE, 3])
 def test_engine_equals_plain_loop_over_agents(agent_loop):
     """Three rounds, a semi-local model, a dependency, one narrower agent."""
     algorithm, sharing, _ = build(SCHEME, agent_loop=agent_loop)
@@ -109,7 +116,7 @@ def test_engine_equals_plain_loop_over_agents(agent_loop):
     assert_networks_close(own_networks(state), expected, rtol=1e-5, atol=1e-5)
     # What the narrower agent does not have never becomes anything.
     shapes = jax.tree.map(lambda p: p[0], state.variables.params)
-    present = owners.presence(sharing.cells, sharing.wiring, shapes)
+    present = ownership.presence(sharing.cells, sharing.wiring, shapes)
     for leaf, has in zip(
         *map(jax.tree.leaves, (state.variables.params, present)), strict=True
     ):
@@ -256,7 +263,7 @@ def test_permuting_cells_commutes_with_everything():
 
     def permuted(state):
         params = jax.tree.map(np.asarray, state.variables.params)
-        params = owners.permute_cells(params, order, sharing.wiring)
+        params = ownership.permute_cells(params, order, sharing.wiring)
         return state._replace(variables=state.variables._replace(params=params))
 
     cells = tuple(
@@ -264,11 +271,11 @@ def test_permuting_cells_commutes_with_everything():
         for part, columns in zip(sharing.cells, order, strict=True)
     )
     shapes = jax.tree.map(lambda p: p[0], state.variables.params)
-    plan = owners.mix_plan(scheme, cells, sharing.wiring, shapes)
+    plan = ownership.mix_plan(scheme, cells, sharing.wiring, shapes)
     other = partial_averaging(
         task,
-        training.per_sample(training.gradient_descent(task, optax.sgd(0.5))),
-        data.cyclic_window(5),
+        per_sample(gradient_descent(task, optax.sgd(0.5))),
+        samplers.cyclic_window(5),
         sharing._replace(cells=cells, plan=plan),
         averaging.server(4),
     )
@@ -321,7 +328,7 @@ def largest_difference(
 
         start = unstacked(state.variables.params)
         shapes = jax.tree.map(lambda p: p[0], state.variables.params)
-        owner = unstacked(owners.owner_arrays(sharing.plan, shapes))
+        owner = unstacked(owner_classes.owner_arrays(sharing.plan, shapes))
         coordinates, counts = coordinates_of(owner)
         central = np.zeros(len(counts))
         for agent in range(4):
@@ -436,7 +443,7 @@ def test_identical_agents_follow_one_agents_path():
 
 def test_traces_once_while_graphs_and_keys_change():
     graphs = averaging.gossip(
-        4, lambda rng: topology.random_regular(rng, 4, 2), rewire_every=1
+        4, lambda rng: generators.random_regular(rng, 4, 2), rewire_every=1
     )
     scheme = SCHEME._replace(networks=((6, 5, 4, 3),) * 4)
     algorithm, _, task = build(scheme, real=graphs)
@@ -562,7 +569,7 @@ def test_stacked_is_inverted_by_unstacked():
 
 REALISATIONS = {
     "server": averaging.server(4),
-    "gossip": averaging.gossip(4, topology.ring(4)),
+    "gossip": averaging.gossip(4, generators.ring(4)),
     "pairs": averaging.random_pairs(4),
 }
 
@@ -596,7 +603,9 @@ def test_dynamic_averaging_exchanges_what_drifted():
     world.train.examples["x"][2:] *= 0.1
     state = algorithm.init(jax.random.key(0), world)
     shapes = jax.tree.map(lambda p: p[0], state.variables.params)
-    owned = jax.tree.map(lambda o: o >= 0, owners.owner_arrays(sharing.plan, shapes))
+    owned = jax.tree.map(
+        lambda o: o >= 0, owner_classes.owner_arrays(sharing.plan, shapes)
+    )
     reference_params = jax.tree.map(np.asarray, state.variables.params)
     variables = state.variables
     events = []
@@ -647,7 +656,7 @@ def run_round(algorithm, variables, world, t):
 
 
 def test_dynamic_gossip_uses_links_that_one_end_asked_for():
-    ring = topology.ring(6)
+    ring = generators.ring(6)
     asking = jnp.asarray([True, False, False, False, False, False])
     used = averaging.gossip(6, ring).only(ring, asking)
     owner = np.zeros(6, int)

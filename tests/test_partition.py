@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pjax import data, partition
-from p2pjax.data import Examples
+from p2pjax.datasets import partition
+from p2pjax.datasets.stacking import Examples
+from p2pjax.training import samplers
 from p2pjax.types import InputError
 
 
@@ -183,7 +184,7 @@ def test_ragged_agents_are_padded_and_padding_is_invalid():
     )
     assert world.train.size.tolist() == [2, 5]
     assert world.train.examples["x"].shape == (2, 5, 1)
-    batch = data.whole_set(
+    batch = samplers.whole_set(
         {name: leaf[1] for name, leaf in world.test.examples.items()},
         world.test.size[1],
     )
@@ -194,7 +195,7 @@ def test_ragged_agents_are_padded_and_padding_is_invalid():
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 10**6))
 def test_cyclic_window_uses_examples_evenly(size, batch_size, step):
     indices = np.asarray(
-        data.cyclic_window(batch_size)(
+        samplers.cyclic_window(batch_size)(
             jax.random.key(0), np.int32(step), np.int32(size)
         ).indices
     )
@@ -203,7 +204,7 @@ def test_cyclic_window_uses_examples_evenly(size, batch_size, step):
 
 
 def test_with_replacement_stays_within_an_agents_examples():
-    draw = jax.vmap(data.with_replacement(8), (0, None, None))
+    draw = jax.vmap(samplers.with_replacement(8), (0, None, None))
     keys = jax.random.split(jax.random.key(0), 200)
     indices = np.asarray(draw(keys, jnp.int32(0), jnp.int32(3)).indices)
     assert set(indices.ravel().tolist()) == {0, 1, 2}

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from test_protocols import jit
 
-from p2pjax import mixing, peer_evaluation, sharding, training
-from p2pjax.mixing import Change
-from p2pjax.topology import Topology
+from p2pjax import sharding
+from p2pjax.exchange import mixing
+from p2pjax.exchange.mixing import Change
+from p2pjax.graphs.topology import Topology
+from p2pjax.selection import peer_evaluation
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
 
 NUM_AGENTS, NUM_EXAMPLES = 8, 3
 
@@ -55,11 +58,11 @@ def evaluated(models, own, table, agent_loop):
 @pytest.mark.parametrize(
     "agent_loop, num_devices",
     [
-        (training.VMAP, 1),
-        (training.VMAP, 4),
-        (training.IN_PLACE, 1),
-        (training.IN_PLACE, 2),
-        (training.IN_PLACE, 4),
+        (VMAP, 1),
+        (VMAP, 4),
+        (IN_PLACE, 1),
+        (IN_PLACE, 2),
+        (IN_PLACE, 4),
         (3, 2),
     ],
 )
@@ -74,7 +77,7 @@ def test_pairs_equal_a_plain_loop(agent_loop, num_devices):
             np.testing.assert_allclose(found, reference(models, own, table), atol=1e-6)
 
 
-@pytest.mark.parametrize("agent_loop", [training.VMAP, training.IN_PLACE])
+@pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE])
 def test_tables_of_one_slot_and_seeds_side_by_side(agent_loop):
     rng = np.random.default_rng(0)
     settings = [(*random_agents(rng), random_table(rng, 1, 0.7)) for _ in range(3)]
@@ -93,7 +96,7 @@ def test_memory_stays_near_that_of_the_models():
         jax.ShapeDtypeStruct((size, num_slots), "i4"),
         jax.ShapeDtypeStruct((size, num_slots), bool),
     )
-    for agent_loop, copies in ((training.IN_PLACE, 0.5), (training.VMAP, 3)):
+    for agent_loop, copies in ((IN_PLACE, 0.5), (VMAP, 3)):
         fn = partial(
             peer_evaluation.over_pairs,
             lambda model, own: (model["w"] * own["w"]).sum(),

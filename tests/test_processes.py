@@ -17,13 +17,14 @@ from settings import TINY, TINY_DIGITS
 
 from experiments import common, processes, run_folder
 from experiments.processes import Seat
-from p2pjax import checkpoint, sharding, training
+from p2pjax import checkpoint, sharding
+from p2pjax.training.agent_loop import CHUNK, IN_PLACE, VMAP
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
 LAST_WORDS = ROOT / "experiments" / "last_words.py"
 # What the test process would settle on otherwise.
-SETTLED = ("--num_devices=2", f"--agent_loop={training.CHUNK}")
+SETTLED = ("--num_devices=2", f"--agent_loop={CHUNK}")
 SMALL = (*TINY, "--levels=80", "--num_rounds=2", *SETTLED)
 # Twelve evaluations of two schemes in two runs, as in test_resume.
 LONG = (
@@ -288,7 +289,7 @@ def test_what_one_process_refuses_stops_the_other(tmp_path):
     assert said[1].startswith(STOPPED) and said[1].count("\n") == 1
 
 
-def every_result(path, num_devices, num_processes=1, agent_loop=training.IN_PLACE):
+def every_result(path, num_devices, num_processes=1, agent_loop=IN_PLACE):
     """What all algorithms come to on so many devices."""
     script = [sys.executable, str(ROOT / "tests" / "run_every_algorithm.py"), str(path)]
     script += [str(num_devices // num_processes), str(agent_loop)]
@@ -321,12 +322,12 @@ def on_one_device(tmp_path_factory):
 @pytest.mark.parametrize(
     "num_devices, num_processes, agent_loop",
     [
-        (2, 1, training.IN_PLACE),
-        (4, 1, training.IN_PLACE),
-        (8, 1, training.IN_PLACE),
-        (2, 2, training.IN_PLACE),
-        (4, 2, training.IN_PLACE),
-        (2, 1, training.VMAP),
+        (2, 1, IN_PLACE),
+        (4, 1, IN_PLACE),
+        (8, 1, IN_PLACE),
+        (2, 2, IN_PLACE),
+        (4, 2, IN_PLACE),
+        (2, 1, VMAP),
         (2, 1, 3),
     ],
 )

@@ -14,22 +14,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pjax import data, epochs, exchange, tasks, topology, training, weights
-from p2pjax.algorithms import gosgd as gosgd_module
-from p2pjax.algorithms.central import central
-from p2pjax.algorithms.d2 import d2
-from p2pjax.algorithms.dpsgd import dpsgd
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.gosgd import gosgd
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.sgp import sgp
-from p2pjax.algorithms.stepwise import push_sum, stepwise
-from p2pjax.data import World
-from p2pjax.mixing import Peers
-from p2pjax.models import gru
-from p2pjax.simulate import on_test_sets, simulate
-from p2pjax.topology import Topology
-from p2pjax.types import InputError, Ratio, Variables
+from p2pjax.algorithms._central import central
+from p2pjax.algorithms._d2 import d2
+from p2pjax.algorithms._gosgd import gosgd, halving, wire
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._sgp import sgp
+from p2pjax.datasets import stacking
+from p2pjax.engines.neighbor_averaging import dpsgd
+from p2pjax.engines.server import fedavg
+from p2pjax.engines.stepwise import stepwise
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange.push_sum import push_sum_step
+from p2pjax.exchange.shared import FED_BN, FULL, SILO_BN
+from p2pjax.graphs import analysis, generators, mixing_matrices, topology
+from p2pjax.graphs.topology import Topology
+from p2pjax.nn import gru
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks._next_token import next_token
+from p2pjax.tasks.task import Task
+from p2pjax.training import epochs, samplers
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.learner import Learner, gradient_descent
+from p2pjax.types import InputError, Peers, Ratio, Variables, World
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/protocols.json").read_text())
 TARGETS = [0.0, 2.0, 4.0, 10.0]
@@ -57,18 +63,16 @@ def toy_task():
         loss, _ = loss_fn(variables, batch, None)
         return {"loss": Ratio(loss, jnp.ones(()))}
 
-    return tasks.Task(
-        lambda key: Variables({"x": jnp.ones(())}, {}), loss_fn, evaluate_fn
-    )
+    return Task(lambda key: Variables({"x": jnp.ones(())}, {}), loss_fn, evaluate_fn)
 
 
 TOY = toy_task()
 evaluate_toy = on_test_sets(TOY)
-TOY_LEARNER = training.gradient_descent(TOY, optax.sgd(0.5))
+TOY_LEARNER = gradient_descent(TOY, optax.sgd(0.5))
 
 
 def world_of(agents):
-    train = data.stack_agents(agents)
+    train = stacking.stack_agents(agents)
     return World(train, train, train, np.zeros(len(agents), np.int32))
 
 
@@ -103,7 +107,7 @@ def run(algorithm, world, num_rounds, *, seed=0, inputs=None):
 
 
 def toy(protocol, graph, *, batch_size=1, learner=TOY_LEARNER, **options):
-    options = {"batch_size": batch_size, "agent_loop": training.VMAP, **options}
+    options = {"batch_size": batch_size, "agent_loop": VMAP, **options}
     return stepwise(TOY, learner, protocol, graph, **options)
 
 
@@ -167,24 +171,24 @@ class TestVectors:
             ("dpsgd_mix_first_ring_u", dpsgd(mix_first=True), False),
             # On regular graphs the three matrices are one, and SGP is D-PSGD.
             ("dpsgd_ring_d", sgp(), True),
-            ("dpsgd_ring_u", dpsgd(weights.metropolis_hastings), False),
+            ("dpsgd_ring_u", dpsgd(mixing_matrices.metropolis_hastings), False),
         ],
     )
     def test_dpsgd(self, name, protocol, directed):
         expected = np.array(VECTORS[name])
-        graph = topology.ring(4, directed=directed)
+        graph = generators.ring(4, directed=directed)
         x, _, _ = toy_run(protocol, graph, num_rounds=len(expected))
         close(x, expected)
 
     def test_d2_agrees_where_dpsgd_keeps_a_bias(self):
         def half_and_quarters(graph):
-            peers = weights.metropolis_hastings(graph)
+            peers = mixing_matrices.metropolis_hastings(graph)
             weight = jnp.asarray([0.5, 0.25, 0.25])
             return Peers(peers.ids, jnp.broadcast_to(weight, peers.weight.shape))
 
-        learner = training.gradient_descent(TOY, optax.sgd(0.2))
+        learner = gradient_descent(TOY, optax.sgd(0.2))
         options = {"num_rounds": 300, "learner": learner}
-        ring = topology.ring(4)
+        ring = generators.ring(4)
         x, _, _ = toy_run(d2(half_and_quarters), ring, **options)
         close(x[:3], VECTORS["d2"]["first3"])
         close(x[-1], VECTORS["d2"]["r300"])
@@ -209,11 +213,11 @@ class TestVectors:
         ],
     )
     def test_gosgd(self, name, directed, senders):
-        wires = wires_of_first(topology.ring(4, directed=directed))
+        wires = wires_of_first(generators.ring(4, directed=directed))
         sends = wires.has_receiver & np.isin(np.arange(4), senders)[:, None]
         stepped = np.array([0.5, 1.5, 2.5, 5.5])
         means, w = merge(wires, sends, np.full(4, 0.25, np.float32))
-        x = weights.dense_matrix(means) @ stepped
+        x = analysis.dense_matrix(means) @ stepped
         close(x, VECTORS["gosgd"][name]["x"])
         close(w, VECTORS["gosgd"][name]["w"])
         close((w * x).sum(), 2.5)
@@ -221,9 +225,9 @@ class TestVectors:
     @pytest.mark.parametrize(
         "name, local",
         [
-            ("full", exchange.FULL),
-            ("fed_bn", exchange.FED_BN),
-            ("silo_bn", exchange.SILO_BN),
+            ("full", FULL),
+            ("fed_bn", FED_BN),
+            ("silo_bn", SILO_BN),
         ],
     )
     def test_masks(self, name, local):
@@ -232,11 +236,11 @@ class TestVectors:
             for key in ("receiver", "sender", name)
         )
         both = jnp.asarray(np.stack([receiver, sender]))
-        idle = training.Learner(
+        idle = Learner(
             lambda variables: (),
             lambda key, variables, opt, batch, extra: (variables, opt, jnp.zeros(())),
         )
-        algorithm = toy(dpsgd(), topology.ring(2), learner=idle, local=local)
+        algorithm = toy(dpsgd(), generators.ring(2), learner=idle, local=local)
         world = toy_world([0.0, 1])
         variables = Variables(
             {
@@ -259,13 +263,13 @@ PAIRS = [(i, j) for i in range(5) for j in range(5) if i != j]
 
 
 def wires_of_first(*graphs):
-    wires = gosgd_module.wire(topology.stack(graphs))
+    wires = wire(topology.stack(graphs))
     return jax.tree.map(lambda leaf: leaf[0], wires)
 
 
 @jax.jit
 def merge(wires, sends, weight):
-    return push_sum(gosgd_module.halving(wires, sends), weight)
+    return push_sum_step(halving(wires, sends), weight)
 
 
 class TestAgainstAPlainLoop:
@@ -293,7 +297,7 @@ class TestAgainstAPlainLoop:
         num_steps = epochs.steps_of_epochs(
             np.array(self.sizes), self.batch_size, self.num_rounds
         )
-        sampler = data.shuffled_epochs(self.batch_size, max(self.sizes))
+        sampler = samplers.shuffled_epochs(self.batch_size, max(self.sizes))
         key = jax.random.key(0)
         steps = jnp.arange(num_steps.sum(), dtype=jnp.int32)
         sizes = jnp.asarray(self.sizes, jnp.int32)
@@ -358,7 +362,7 @@ class TestAgainstAPlainLoop:
         ],
     )
     def test_stepwise(self, method, protocol, directed):
-        learner = training.gradient_descent(TOY, optax.sgd(self.rate))
+        learner = gradient_descent(TOY, optax.sgd(self.rate))
         x, _, _ = toy_run(
             protocol,
             self.graphs(directed),
@@ -392,9 +396,9 @@ class TestAgainstAPlainLoop:
                 own[n] = total
 
         # Beside a complete graph every graph has tables of one width.
-        wires = wires_of_first(digraph(5, *ends), topology.complete(5))
+        wires = wires_of_first(digraph(5, *ends), generators.complete(5))
         means, after = merge(wires, sends, w.astype("f4"))
-        close(weights.dense_matrix(means) @ x, merged)
+        close(analysis.dense_matrix(means) @ x, merged)
         close(after, own)
 
 
@@ -419,7 +423,7 @@ class TestInvariants:
         start = jnp.asarray([8.0, 1, 5, -2, 0])
         found = {}
         for name, protocol in {"sgp": sgp(), "dpsgd": dpsgd()}.items():
-            still = training.gradient_descent(TOY, optax.sgd(0.0))
+            still = gradient_descent(TOY, optax.sgd(0.0))
             algorithm = toy(protocol, digraph(5, *IRREGULAR), learner=still)
             algorithm = started(algorithm, Variables({"x": start}, {}))
             states, _ = run(algorithm, toy_world([0.0] * 5), 100)
@@ -430,7 +434,7 @@ class TestInvariants:
 
     @pytest.mark.parametrize("per_edge", [False, True])
     def test_gosgd_keeps_the_weighted_mean(self, per_edge):
-        still = training.gradient_descent(TOY, optax.sgd(0.0))
+        still = gradient_descent(TOY, optax.sgd(0.0))
         algorithm = toy(
             gosgd(0.5, per_edge=per_edge), digraph(5, *IRREGULAR), learner=still
         )
@@ -523,7 +527,7 @@ class TestMessages:
         np.testing.assert_array_equal(pairs, expected)
 
     def test_d2(self):
-        info = self.info(toy(d2(), topology.ring(5), batch_size=2))
+        info = self.info(toy(d2(), generators.ring(5), batch_size=2))
         steps = epochs.steps_of_epochs(np.array(self.sizes), 2, 12)
         assert (info.sent == 2 * steps[:, None].astype("f4")).all()
         assert (info.received == info.sent).all()
@@ -557,7 +561,7 @@ class TestMessages:
 class TestWarnings:
     def test_d2_is_lazy_on_rings_of_even_length(self):
         with pytest.warns(UserWarning, match="lazy matrix .* 1 of 1 graphs"):
-            x, _, _ = toy_run(d2(), topology.ring(4), num_rounds=1)
+            x, _, _ = toy_run(d2(), generators.ring(4), num_rounds=1)
         lazy = (
             np.eye(4) * 2 / 3
             + (np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0)) / 6
@@ -565,14 +569,14 @@ class TestWarnings:
         close(x[0], lazy @ [0.5, 1.5, 2.5, 5.5])
 
     def test_d2_is_lazy_only_where_needed(self):
-        graphs = topology.stack([topology.complete(4), topology.ring(4)])
+        graphs = topology.stack([generators.complete(4), generators.ring(4)])
         with pytest.warns(UserWarning, match="-0.333.* 1 of 2 graphs"):
             x, _, _ = toy_run(d2(), graphs, num_rounds=1, rewire_every=1)
         close(x[0], np.full(4, 2.5))
 
     def test_d2_warns_of_directed_graphs(self):
         with pytest.warns(UserWarning, match="outside theory"):
-            x, _, _ = toy_run(d2(), topology.ring(4, directed=True), num_rounds=1)
+            x, _, _ = toy_run(d2(), generators.ring(4, directed=True), num_rounds=1)
         close(x[0], VECTORS["dpsgd_ring_d"][0])
 
 
@@ -587,15 +591,15 @@ class TestWarnings:
             "one client or more",
         ),
         (
-            lambda: toy(dpsgd(), topology.ring(4), rewire_every=2),
+            lambda: toy(dpsgd(), generators.ring(4), rewire_every=2),
             "rewire_every=2 and one graph",
         ),
         (
-            lambda: toy(dpsgd(), topology.stack([topology.ring(4)] * 2)),
+            lambda: toy(dpsgd(), topology.stack([generators.ring(4)] * 2)),
             "Need rewire_every for a sequence",
         ),
         (
-            lambda: toy_run(dpsgd(), topology.ring(5)),
+            lambda: toy_run(dpsgd(), generators.ring(5)),
             "as the data have, 4, got one of 5",
         ),
         (
@@ -616,10 +620,10 @@ def test_refuses(build, message):
 
 
 class Setting(NamedTuple):
-    task: tasks.Task
-    learner: training.Learner
+    task: Task
+    learner: Learner
     batch_size: int
-    agent_loop: int = training.IN_PLACE
+    agent_loop: int = IN_PLACE
 
     def stepwise(self, protocol, graph):
         rewire_every = 1 if callable(graph) else None
@@ -634,7 +638,7 @@ class Setting(NamedTuple):
 
 def changing(rng):
     """Undirected, five agents, all eigenvalues above -1/3."""
-    return topology.random_regular(rng, 5, 2)
+    return generators.random_regular(rng, 5, 2)
 
 
 DIRECTED = digraph(5, *IRREGULAR)
@@ -671,7 +675,7 @@ def vector_task():
 
 
 def vector_setting(agent_loop):
-    learner = training.gradient_descent(vector_task(), optax.sgd(0.1, momentum=0.9))
+    learner = gradient_descent(vector_task(), optax.sgd(0.1, momentum=0.9))
     return Setting(vector_task(), learner, 2, agent_loop)
 
 
@@ -707,7 +711,7 @@ class TestContract:
         world = vector_world()
         keys = jax.random.split(jax.random.key(3), 2)
         results = []
-        for agent_loop in (training.VMAP, training.IN_PLACE):
+        for agent_loop in (VMAP, IN_PLACE):
             algorithm = METHODS[method](vector_setting(agent_loop))
             inputs = algorithm.plan(np.random.default_rng(0), world, 2)
 
@@ -719,7 +723,7 @@ class TestContract:
                 state = algorithm.init(key, world)
                 return jax.lax.scan(one, state, (numbers, inputs))
 
-            if agent_loop == training.VMAP:
+            if agent_loop == VMAP:
                 results.append(jit(jax.vmap(two_rounds))(keys))
             else:
                 alone = list(map(jit(two_rounds), keys))
@@ -731,7 +735,7 @@ class TestContract:
 
     def test_traces_once_and_optimizers_stay_private(self, method):
         """After one step from the same start only own data shape an optimizer."""
-        learner = training.gradient_descent(TOY, optax.sgd(0.5, momentum=0.9))
+        learner = gradient_descent(TOY, optax.sgd(0.5, momentum=0.9))
         targets = np.array([0.0, 2, 4, 10, -3])
         algorithm = METHODS[method](Setting(TOY, learner, 1))
         traces, momenta = [], []
@@ -765,8 +769,8 @@ class TestContract:
     @pytest.mark.slow
     def test_next_word_networks_with_batch_norm(self, method):
         module = gru.NextWord(20, 3, 4, 3, batch_norm=True)
-        task = tasks.next_token(module, 4, uncounted=1)
-        learner = training.gradient_descent(task, optax.adam(0.01))
+        task = next_token(module, 4, uncounted=1)
+        learner = gradient_descent(task, optax.adam(0.01))
         algorithm = METHODS[method](Setting(task, learner, 2))
         states, info = run(algorithm, next_word_world(), 10)
         losses = info.train_loss.mean(1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from p2pjax.models import recurrence
-from p2pjax.models.cells import Held
-from p2pjax.models.recurrence import gru_state
+from p2pjax.nn.cells import Held
+from p2pjax.nn.kernels import recurrence
+from p2pjax.nn.kernels.recurrence import gru_state
 
 TIMES, BATCH, UNITS = 4, 3, 2
 # The second example is padded on the left, the third on the right.

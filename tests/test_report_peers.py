@@ -20,7 +20,7 @@ from report_pages import (
 )
 
 from experiments.report import command, graphs, reading
-from p2pjax import statistics
+from p2pjax.evaluation import statistics
 
 CLUSTER = [0, 1, 0, 1, 2, 2, 0, 1]
 SIZE = len(CLUSTER)

@@ -13,7 +13,8 @@ import pytest
 from settings import TINY
 
 from experiments import run_folder, runner
-from p2pjax import checkpoint, training
+from p2pjax import checkpoint
+from p2pjax.training import agent_loop
 
 ROOT = Path(__file__).parents[1]
 # Two schemes, two runs of six rounds each: twelve evaluations in all.
@@ -182,7 +183,7 @@ def test_killed_process_resumes(run, whole, tmp_path, num_rows):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "experiments.femnist", f"--workdir={folder}"]
     # What the test process settled on, so that the bytes can be compared.
-    settled = [*ARGS, "--num_devices=4", f"--agent_loop={training.CHUNK}"]
+    settled = [*ARGS, "--num_devices=4", f"--agent_loop={agent_loop.CHUNK}"]
     process = subprocess.Popen(
         [*command, *settled],
         cwd=ROOT,

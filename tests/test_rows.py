@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import rows
-from p2pjax import statistics
+from p2pjax.evaluation import statistics
 from p2pjax.types import Info, Links
 
 CLUSTER = np.array([0, 0, 1])

@@ -19,19 +19,21 @@ from test_protocols import (
     toy_world,
 )
 
-from p2pjax import data, graphs, mixing, peer_evaluation, topology, training, weights
-from p2pjax.algorithms.d_cliques import d_cliques
-from p2pjax.algorithms.diple import diple
-from p2pjax.algorithms.pull import pull
-from p2pjax.algorithms.viewing import viewing
+from p2pjax.algorithms._d_cliques import d_cliques
+from p2pjax.algorithms._diple import diple
+from p2pjax.datasets import stacking
+from p2pjax.engines.pulling import pull
+from p2pjax.graphs import analysis, generators, topology
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import (
     aucccr,
     gaussian_mixture,
+    peer_evaluation,
     similarity,
     tables,
 )
-from p2pjax.selection import d_cliques as cliques
 from p2pjax.selection.base import View
+from p2pjax.selection.d_cliques import clique_graph, cliques, skew
 from p2pjax.selection.dac import DACState, dac, risen
 from p2pjax.selection.diple import bisected, derivative, line_search, normalised
 from p2pjax.selection.l2c import l2c, learning_rate
@@ -39,9 +41,10 @@ from p2pjax.selection.max_in_load import admitted, max_in_load
 from p2pjax.selection.panm import matched, panm
 from p2pjax.selection.pens import is_kept_often, pens
 from p2pjax.selection.sparse import sparse
+from p2pjax.selection.view import viewing
 from p2pjax.selection.view_size import gossip, view_size
-from p2pjax.topology import Topology
-from p2pjax.types import InputError, Variables
+from p2pjax.training import agent_loop, samplers
+from p2pjax.types import AgentData, InputError, Peers, Variables
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/selection.json").read_text())
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-4)  # float32
@@ -65,7 +68,7 @@ def known_losses(losses, permitted, sizes=None):
     """A view of agents whose losses on each other's data are known, `[N, N]`."""
     num_agents = len(losses)
     losses = jnp.asarray(losses, jnp.float32)
-    split = data.AgentData({"c": jnp.zeros((num_agents, 1))}, jnp.ones(num_agents))
+    split = AgentData({"c": jnp.zeros((num_agents, 1))}, jnp.ones(num_agents))
     return View(
         permitted=permitted,
         sizes=jnp.asarray([1] * num_agents if sizes is None else sizes),
@@ -115,8 +118,11 @@ class TestFixedGraphs:
     @pytest.mark.parametrize(
         "graph, expected",
         [
-            (topology.complete(4), [2.5] * 4),
-            (graphs.oracle(np.random.default_rng(0), [0, 0, 1, 1], 1), [1.0, 1, 4, 4]),
+            (generators.complete(4), [2.5] * 4),
+            (
+                generators.oracle(np.random.default_rng(0), [0, 0, 1, 1], 1),
+                [1.0, 1, 4, 4],
+            ),
         ],
     )
     def test_sparse_and_oracle(self, graph, expected):
@@ -134,7 +140,7 @@ class TestFixedGraphs:
             TOY,
             TOY_LEARNER,
             sparse(),
-            topology.complete(4),
+            generators.complete(4),
             batch_size=4,
             equal_weights=True,
         )
@@ -143,7 +149,7 @@ class TestFixedGraphs:
         close(2 * x - np.array(TARGETS), [2.5] * 4)
 
     def test_graphs_change(self):
-        sequence = topology.stack([topology.ring(4, directed=True)] * 2)
+        sequence = topology.stack([generators.ring(4, directed=True)] * 2)
         sequence.neighbor[1] = (np.arange(4)[:, None] + 1) % 4  # the other way round
         algorithm = pull(
             TOY, TOY_LEARNER, sparse(), sequence, batch_size=1, rewire_every=2
@@ -157,7 +163,7 @@ class TestFixedGraphs:
             TOY,
             TOY_LEARNER,
             sparse(1),
-            lambda rng: graphs.directed_regular(rng, 4, 2),
+            lambda rng: generators.directed_regular(rng, 4, 2),
             batch_size=1,
             rewire_every=2,
         )
@@ -174,7 +180,7 @@ class TestPENS:
         view = known_losses(losses, permitted, [100, 100, 50, 100, 100, 200])
         peers, pulled, kept = choose(pens(num_peers=2, num_candidates=4), view)
         assert sorted(row(peers)) == [0, *VECTORS["pens"]["sel"]]
-        x = weights.dense_matrix(peers)[0] @ np.arange(1, 7)
+        x = analysis.dense_matrix(peers)[0] @ np.arange(1, 7)
         close(x, VECTORS["pens"]["x0"])
         assert pulled.mask[0].sum() == 4 and pulled.mask[1].sum() == 1
         assert kept[0].tolist() == [0, 0, 1, 0, 0, 1]
@@ -407,7 +413,7 @@ def test_leaves_that_stay_are_not_compared():
         equal_weights=False,
         probe=None,
         local=("params/head",),
-        agent_loop=training.IN_PLACE,
+        agent_loop=agent_loop.IN_PLACE,
     )
     view = look(tables.everybody(3), Variables(params, {}), start, toy_world([0.0] * 3))
     table = table_of([1, 2], [0, 2], [0, 1])
@@ -443,7 +449,7 @@ class TestL2C:
         weight = row(peers)
         close([weight[j] for j in range(3)], vector["mix"])
         close([weight[j] for j in range(3)], vector["wstar"])
-        close(weights.dense_matrix(peers)[0] @ [1, 2, 6], vector["x"])
+        close(analysis.dense_matrix(peers)[0] @ [1, 2, 6], vector["x"])
         # Adam's first step hides the size of the gradient; plain steps show it.
         ask = chooser(l2c(num_kept=1, optimizer=optax.sgd(1.0)), view)
         _, _, state = ask()
@@ -463,11 +469,11 @@ class TestL2C:
         after = Variables({"x": jnp.asarray([0.5, 1.5, 5.5])}, {})
         before = {"x": jnp.ones(3)}
         look = viewing(
-            TOY, equal_weights=False, probe=None, local=(), agent_loop=training.VMAP
+            TOY, equal_weights=False, probe=None, local=(), agent_loop=agent_loop.VMAP
         )
         world = jax.tree.map(jnp.asarray, toy_world([0.0, 0, 0]))
         view = look(tables.everybody(3), after, before, world)
-        third = mixing.Peers(jnp.asarray([[0, 1, 2]] * 3), jnp.full((3, 3), 1 / 3))
+        third = Peers(jnp.asarray([[0, 1, 2]] * 3), jnp.full((3, 3), 1 / 3))
         mixed = view.before["x"] + view.mix(after.params, third)["x"] - 1
         close(mixed, [vector["theta"]] * 3)
         gradient = view.gradient({"x": mixed}, view.valid)
@@ -495,7 +501,7 @@ class TestL2C:
 
     def test_needs_validation_examples(self):
         world = toy_world()
-        empty = data.AgentData({"c": np.zeros((4, 0), "f4")}, np.zeros(4, "i4"))
+        empty = AgentData({"c": np.zeros((4, 0), "f4")}, np.zeros(4, "i4"))
         algorithm = pull(TOY, TOY_LEARNER, l2c(), batch_size=1)
         with pytest.raises(InputError, match="validation examples for L2C"):
             run(algorithm, world._replace(valid=empty), 1)
@@ -520,14 +526,18 @@ class TestDiPLe:
         table = table_of([1, 2, 3], [0], [0], [0])
         shares = jnp.zeros((4, 3)).at[0].set(jnp.asarray([0.30078125, 0, 1]))
         peers = normalised(table, shares)
-        close(weights.dense_matrix(peers)[0], vector["w"])
-        close(weights.dense_matrix(peers)[0] @ [0.5, 1.5, 1.5, 1.5], vector["x"])
+        close(analysis.dense_matrix(peers)[0], vector["w"])
+        close(analysis.dense_matrix(peers)[0] @ [0.5, 1.5, 1.5, 1.5], vector["x"])
         assert peers.ids[0].tolist() == [0, 1, 0, 3]
 
     def test_useless_peers_are_not_asked_again(self):
         models = Variables({"x": jnp.asarray([0.5, 1.5, -3.0, 0.6])}, {})
         look = viewing(
-            TOY, equal_weights=False, probe=None, local=(), agent_loop=training.IN_PLACE
+            TOY,
+            equal_weights=False,
+            probe=None,
+            local=(),
+            agent_loop=agent_loop.IN_PLACE,
         )
         world = jax.tree.map(jnp.asarray, toy_world([0.8, 1.5, -3.0, 0.6]))
         view = look(tables.everybody(4), models, models.params, world)
@@ -544,7 +554,11 @@ class TestDiPLe:
     def test_useless_peers_are_not_asked_under_a_cap_either(self):
         models = Variables({"x": jnp.zeros(8)}, {})
         look = viewing(
-            TOY, equal_weights=False, probe=None, local=(), agent_loop=training.IN_PLACE
+            TOY,
+            equal_weights=False,
+            probe=None,
+            local=(),
+            agent_loop=agent_loop.IN_PLACE,
         )
         world = jax.tree.map(jnp.asarray, toy_world(np.zeros(8)))
         view = look(tables.everybody(8), models, models.params, world)
@@ -589,7 +603,9 @@ class TestDiPLe:
     def test_examples_are_counted(self):
         # An agent of five takes 2, 2 and 1 at a time.
         for step, expected in enumerate([0, 2, 4, 5, 7, 9, 10, 12]):
-            assert data.examples_in_steps(np.int32(step), np.int32(5), 2) == expected
+            assert (
+                samplers.examples_in_steps(np.int32(step), np.int32(5), 2) == expected
+            )
 
 
 def bisect(slope, tolerance):
@@ -653,7 +669,7 @@ class TestAUCCCR:
 
     def test_topology(self):
         group = np.array([0] * 6 + [1, 1] + [aucccr.ALONE])
-        graph = aucccr.topology(np.random.default_rng(0), group, degree=3)
+        graph = aucccr.group_graph(np.random.default_rng(0), group, degree=3)
         assert topology.in_degrees(graph).tolist() == [3] * 6 + [1, 1, 0]
         assert topology.out_degrees(graph).tolist() == [3] * 6 + [1, 1, 0]
         sender, receiver = topology.edges(graph)
@@ -664,31 +680,31 @@ class TestDCliques:
     def test_swaps_remove_the_skew(self):
         pure = np.array([[5, 0], [3, 0], [0, 2], [0, 9]])  # sizes do not count
         before, after = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
-        assert cliques.skew(pure, before).tolist() == [1, 1]
-        assert cliques.skew(pure, after).tolist() == [0, 0]
+        assert skew(pure, before).tolist() == [1, 1]
+        assert skew(pure, after).tolist() == [0, 0]
         for seed in range(5):
             rng = np.random.default_rng(seed)
-            found = cliques.cliques(rng, pure, max_size=2, num_swaps=20)
-            assert cliques.skew(pure, found).tolist() == [0, 0]
+            found = cliques(rng, pure, max_size=2, num_swaps=20)
+            assert skew(pure, found).tolist() == [0, 0]
 
     def test_skew_never_rises(self):
         rng = np.random.default_rng(0)
         histograms = rng.integers(0, 50, (23, 4)) + 1
         totals = []
         for num_swaps in (0, 3, 30, 300):
-            found = cliques.cliques(
+            found = cliques(
                 np.random.default_rng(5), histograms, max_size=5, num_swaps=num_swaps
             )
             assert np.bincount(found).tolist() == [5, 5, 5, 4, 4]
-            totals.append(cliques.skew(histograms, found).sum())
+            totals.append(skew(histograms, found).sum())
         assert (np.diff(totals) < 0).all()
 
     def test_topology(self):
-        graph = cliques.topology(np.repeat(np.arange(10), 10))
+        graph = clique_graph(np.repeat(np.arange(10), 10))
         degree = topology.in_degrees(graph)
         assert degree.sum() == 2 * (450 + 45)
         assert degree.mean() == 9.9 and set(degree) == {9, 10}
-        assert not weights.is_directed(graph)
+        assert not analysis.is_directed(graph)
 
     def test_one_round(self):
         vector = VECTORS["dcliques"]
@@ -710,8 +726,10 @@ class TestDCliques:
         assert info.payload.sum() == 0
 
     def test_label_histograms(self):
-        split = data.stack_agents([{"y": np.array([0, 2, 2])}, {"y": np.array([1])}])
-        assert data.label_histograms(split, 3).tolist() == [[1, 0, 2], [0, 1, 0]]
+        split = stacking.stack_agents(
+            [{"y": np.array([0, 2, 2])}, {"y": np.array([1])}]
+        )
+        assert stacking.label_histograms(split, 3).tolist() == [[1, 0, 2], [0, 1, 0]]
 
 
 class TestMaxInLoad:
@@ -788,7 +806,7 @@ class TestViewSize:
         assert shown.min() > 0.5 * shown.mean() and shown.max() < 2 * shown.mean()
 
     def test_only_permitted_agents_enter(self):
-        graph = topology.ring(10)
+        graph = generators.ring(10)
         permitted = jax.tree.map(jnp.asarray, graph)
         is_permitted = tables.members(permitted)
         advance = jit(
@@ -857,13 +875,13 @@ class TestProbe:
             lambda: d_cliques(TOY, optax.sgd(0.1), np.zeros((2, 2)), batch_size=1),
             "clique of every agent",
         ),
-        (lambda: cliques.cliques(None, np.zeros((2, 3))), "none without examples"),
-        (lambda: cliques.cliques(None, np.ones((2, 3)), max_size=0), "max_size=0"),
+        (lambda: cliques(None, np.zeros((2, 3))), "none without examples"),
+        (lambda: cliques(None, np.ones((2, 3)), max_size=0), "max_size=0"),
         (lambda: aucccr.groups(None, np.full((2, 2), np.nan)), "finite features"),
         (lambda: aucccr.profiles(np.ones((2, 3)), np.ones(3)), "for 3 labels"),
         (
             lambda: run(
-                pull(TOY, TOY_LEARNER, sparse(), topology.ring(5), batch_size=1),
+                pull(TOY, TOY_LEARNER, sparse(), generators.ring(5), batch_size=1),
                 toy_world(),
                 1,
             ),
@@ -874,7 +892,7 @@ class TestProbe:
                 TOY,
                 TOY_LEARNER,
                 sparse(),
-                topology.ring(4),
+                generators.ring(4),
                 batch_size=1,
                 rewire_every=2,
             ),
@@ -885,7 +903,9 @@ class TestProbe:
                 TOY,
                 TOY_LEARNER,
                 sparse(),
-                lambda rng: [topology.ring, topology.complete][rng.random() < 0.6](4),
+                lambda rng: [generators.ring, generators.complete][rng.random() < 0.6](
+                    4
+                ),
                 batch_size=1,
                 rewire_every=1,
             ).plan(np.random.default_rng(1), toy_world(), 5),

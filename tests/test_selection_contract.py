@@ -10,11 +10,13 @@ import optax
 import pytest
 from test_protocols import jit, next_word_world, run, vector_task, world_of
 
-from p2pjax import peer_evaluation, sharding, tasks, topology, training
-from p2pjax.algorithms.d_cliques import d_cliques
-from p2pjax.algorithms.diple import diple
-from p2pjax.algorithms.pull import pull
-from p2pjax.models import gru
+from p2pjax import sharding
+from p2pjax.algorithms._d_cliques import d_cliques
+from p2pjax.algorithms._diple import diple
+from p2pjax.engines.pulling import pull
+from p2pjax.graphs import topology
+from p2pjax.nn import gru
+from p2pjax.selection import peer_evaluation
 from p2pjax.selection.dac import dac
 from p2pjax.selection.diple import line_search
 from p2pjax.selection.l2c import l2c
@@ -24,6 +26,9 @@ from p2pjax.selection.pens import pens
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
 from p2pjax.selection.view_size import view_size
+from p2pjax.tasks._next_token import next_token
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.learner import gradient_descent
 from p2pjax.types import Ratio
 
 
@@ -84,7 +89,7 @@ def evaluate_fn(variables, batch):
 
 
 TASK = vector_task()._replace(evaluate=evaluate_fn)
-LEARNER = training.gradient_descent(TASK, optax.sgd(0.1, momentum=0.9))
+LEARNER = gradient_descent(TASK, optax.sgd(0.1, momentum=0.9))
 PROBE = peer_evaluation.Probe(
     lambda variables, batch: jax.nn.softmax(batch["a"] * variables.params["x"][None]),
     {"a": np.array([[1.0, 0, 2], [0, 3, 1]], np.float32)},
@@ -202,7 +207,7 @@ class TestContract:
     def test_four_agents(self, name):
         """Traces once, seeds side by side, same key same peers."""
         world = random_world(4)
-        algorithm = build(name, GRAPH, training.VMAP)
+        algorithm = build(name, GRAPH, VMAP)
         for results in stepped(
             algorithm, world, keys_and_one_again(), range(NUM_ROUNDS)
         ):
@@ -216,7 +221,7 @@ class TestContract:
         "name", marked(METHODS, lambda name: name not in ("pens", "dac"))
     )
     def test_a_hundred_agents(self, name):
-        algorithm = build(name, None, training.VMAP)
+        algorithm = build(name, None, VMAP)
         keys = jax.random.key(0)[None]
         rounds = (0, 1, 3, 4, 5)  # of all stages
         everybody = ~np.eye(100, dtype=bool)
@@ -232,7 +237,7 @@ class TestContract:
         world = random_world(4)
         results = [
             run(build(name, GRAPH, agent_loop), world, NUM_ROUNDS)
-            for agent_loop in (training.VMAP, training.IN_PLACE, 3)
+            for agent_loop in (VMAP, IN_PLACE, 3)
         ]
         for other in results[1:]:
             assert_same(results[0], other)
@@ -273,7 +278,7 @@ def build_on(selection, agent_loop):
 @pytest.mark.parametrize("name", marked(ALGORITHMS, lambda name: name not in QUICK))
 def test_several_devices_give_the_numbers_of_one(name):
     world = random_world(8)
-    agent_loop = training.VMAP if name == "l2c_bilevel" else training.IN_PLACE
+    agent_loop = VMAP if name == "l2c_bilevel" else IN_PLACE
     results = []
     for num_devices in (1, 4) if name in QUICK else (1, 2, 4):
         algorithm = ALGORITHMS[name](agent_loop=agent_loop)
@@ -290,7 +295,7 @@ def test_several_devices_give_the_numbers_of_one(name):
 class TestOtherAlgorithms:
     def test_four_agents(self, name):
         """Traces once, seeds side by side, same key same numbers."""
-        algorithm = ALGORITHMS[name](agent_loop=training.VMAP, **FOUR_AGENTS[name])
+        algorithm = ALGORITHMS[name](agent_loop=VMAP, **FOUR_AGENTS[name])
         graph = members(GRAPH) if name == "diple_cycle" else ~np.eye(4, dtype=bool)
         for results in stepped(
             algorithm, random_world(4), keys_and_one_again(), range(3)
@@ -305,7 +310,7 @@ class TestOtherAlgorithms:
         world = random_world(8)
         results = [
             run(ALGORITHMS[name](agent_loop=agent_loop), world, 3)
-            for agent_loop in (training.VMAP, training.IN_PLACE)
+            for agent_loop in (VMAP, IN_PLACE)
         ]
         assert_same(*results)
 
@@ -315,11 +320,11 @@ class TestOtherAlgorithms:
 def test_networks_with_batch_norm(name):
     """Statistics are sent or stay; losses fall; nothing becomes infinite."""
     module = gru.NextWord(20, 3, 4, 3, batch_norm=True)
-    task = tasks.next_token(module, 4, uncounted=1)
+    task = next_token(module, 4, uncounted=1)
     world = next_word_world()
     with jax.numpy_dtype_promotion("standard"):
         optimizer = optax.adam(0.01)
-        learner = training.gradient_descent(task, optimizer)
+        learner = gradient_descent(task, optimizer)
         if name == "d_cliques":
             clique = np.array([0, 0, 1, 1, 1])
             algorithm = d_cliques(task, optimizer, clique, batch_size=2)

@@ -10,13 +10,15 @@ import pytest
 from sklearn.datasets import load_digits
 from test_protocols import TOY, TOY_LEARNER, run, toy_world
 
-from p2pjax import data, graphs, partition, peer_evaluation, tasks, training
-from p2pjax.algorithms.d_cliques import d_cliques
-from p2pjax.algorithms.diple import diple
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.pull import pull
-from p2pjax.models import mlp
-from p2pjax.selection import aucccr
+from p2pjax.algorithms._d_cliques import d_cliques
+from p2pjax.algorithms._diple import diple
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets import partition, stacking
+from p2pjax.engines.pulling import pull
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.graphs import generators
+from p2pjax.nn import mlp
+from p2pjax.selection import aucccr, peer_evaluation
 from p2pjax.selection.dac import dac
 from p2pjax.selection.l2c import l2c
 from p2pjax.selection.panm import panm
@@ -24,7 +26,12 @@ from p2pjax.selection.pens import pens
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
 from p2pjax.selection.view_size import view_size
-from p2pjax.simulate import on_test_sets, simulate
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.losses import softmax_cross_entropy
+from p2pjax.tasks.task import Task, probabilities
+from p2pjax.training import agent_loop
+from p2pjax.training.learner import Learner, gradient_descent
 from p2pjax.types import Ratio, Variables
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-4)
@@ -149,7 +156,7 @@ class TestMessages:
 
     def ratios(self, selection):
         algorithm = pull(
-            TOY, TOY_LEARNER, selection, batch_size=1, agent_loop=training.VMAP
+            TOY, TOY_LEARNER, selection, batch_size=1, agent_loop=agent_loop.VMAP
         )
         sent = cumulative(algorithm, clusters_of_scalars(), 1000)
         return [sent[t - 1] / (3 * t) for t in (500, 1000)]
@@ -174,14 +181,14 @@ class TestMessages:
     @pytest.mark.slow
     def test_diple(self):
         """Models that are random in every round: towards all of them the loss falls."""
-        task = tasks.Task(
+        task = Task(
             lambda key: Variables({"x": jax.random.normal(key, (40,))}, {}),
             lambda variables, batch, key: (jnp.zeros(()), variables.stats),
             lambda variables, batch: {
                 "loss": Ratio(jnp.square(variables.params["x"]).sum(), jnp.ones(()))
             },
         )
-        redraw = training.Learner(
+        redraw = Learner(
             lambda variables: (),
             lambda key, variables, opt, batch, extra: (
                 Variables({"x": jax.random.normal(key, (40,))}, {}),
@@ -189,7 +196,7 @@ class TestMessages:
                 jnp.zeros(()),
             ),
         )
-        algorithm = diple(task, redraw, batch_size=1, agent_loop=training.VMAP)
+        algorithm = diple(task, redraw, batch_size=1, agent_loop=agent_loop.VMAP)
         sent = cumulative(algorithm, toy_world([0.0] * NUM_AGENTS), 50)
         assert sent[-1] / (3 * 50) == 6  # the same in every round
 
@@ -200,7 +207,7 @@ class TestMessages:
         for size in (100, 400):
             world = toy_world([0.0] * NUM_AGENTS, [size] * NUM_AGENTS)
             algorithm = d_cliques(
-                TOY, optax.sgd(0.1), clique, batch_size=32, agent_loop=training.VMAP
+                TOY, optax.sgd(0.1), clique, batch_size=32, agent_loop=agent_loop.VMAP
             )
             found.append(cumulative(algorithm, world, 1)[-1] / 3)
         close(found, [18.9 * 4 / 3, 18.9 * 13 / 3])
@@ -218,15 +225,15 @@ class TestRotatedDigits:
         x = (x * 15).astype(np.uint8).reshape(-1, 8, 8)
         rows = np.random.default_rng(0).permutation(len(y)).reshape(-1)[: 16 * 100]
         rows = rows.reshape(16, 100)
-        examples = data.Examples(x, y, np.zeros_like(y), 10)
+        examples = stacking.Examples(x, y, np.zeros_like(y), 10)
         world = partition.world_of(examples, list(rows[:, :50]), list(rows[:, 50:]))
         world = partition.rotate(world, 2 * (np.arange(16) % 2))
         return world._replace(valid=world.train)
 
     def setting(self):
         module = mlp.MLP((32, 10))
-        task = tasks.classification(module, (8, 8), tasks.softmax_cross_entropy)
-        learner = training.gradient_descent(task, optax.adam(0.01))
+        task = classification(module, (8, 8), softmax_cross_entropy)
+        learner = gradient_descent(task, optax.adam(0.01))
         return module, task, learner
 
     def play(self, selection, graph=None):
@@ -235,7 +242,7 @@ class TestRotatedDigits:
         world = self.world()
         rows = np.random.default_rng(1).integers(0, 50, 16)
         probe = peer_evaluation.Probe(
-            tasks.probabilities(module),
+            probabilities(module),
             {"x": world.test.examples["x"][np.arange(16), rows]},
         )
         algorithm = pull(task, learner, selection, graph, batch_size=10, probe=probe)
@@ -279,10 +286,10 @@ class TestRotatedDigits:
 
     def test_against_the_baselines(self):
         rng = np.random.default_rng(0)
-        graph = graphs.directed_regular(rng, 16, 3)
+        graph = generators.directed_regular(rng, 16, 3)
         _, blind = self.play(sparse(), graph)
         cluster = self.world().cluster
-        share, oracle = self.play(sparse(), graphs.oracle(rng, cluster, 3))
+        share, oracle = self.play(sparse(), generators.oracle(rng, cluster, 3))
         assert (share == 1).all()
         _, chosen = self.play(pens(second_stage=20))
         print("sparse", blind, "oracle", oracle, "pens", chosen)
@@ -303,9 +310,9 @@ class TestRotatedDigits:
         examples = {
             name: np.concatenate(leaf[:2]) for name, leaf in world.test.examples.items()
         }
-        probe = peer_evaluation.Probe(tasks.probabilities(module), examples)
+        probe = peer_evaluation.Probe(probabilities(module), examples)
         outputs = peer_evaluation.predictions(
-            probe, last.state.variables, training.IN_PLACE
+            probe, last.state.variables, agent_loop.IN_PLACE
         )
         features = aucccr.profiles(np.asarray(outputs), examples["y"])
         rng = np.random.default_rng(0)

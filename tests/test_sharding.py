@@ -7,13 +7,17 @@ import optax
 import pytest
 from test_partial_averaging import SCHEME, build, random_world
 
-from p2pjax import averaging, sharding, topology, training
-from p2pjax.simulate import on_test_sets, simulate
+from p2pjax import sharding
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.graphs import generators
+from p2pjax.partial import averaging
+from p2pjax.simulation._simulate import simulate
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.types import InputError
 
 REALISATIONS = {
     "server": averaging.server(4),
-    "gossip": averaging.gossip(4, topology.ring(4)),
+    "gossip": averaging.gossip(4, generators.ring(4)),
     "pairs": averaging.random_pairs(4),
 }
 
@@ -33,10 +37,10 @@ def final(algorithm, task, world):
 @pytest.mark.parametrize(
     "realisation, agent_loop",
     [
-        ("server", training.IN_PLACE),
-        ("gossip", training.IN_PLACE),
-        pytest.param("pairs", training.IN_PLACE, marks=pytest.mark.slow),
-        ("server", training.VMAP),
+        ("server", IN_PLACE),
+        ("gossip", IN_PLACE),
+        pytest.param("pairs", IN_PLACE, marks=pytest.mark.slow),
+        ("server", VMAP),
     ],
 )
 def test_same_numbers_on_several_devices(realisation, agent_loop):

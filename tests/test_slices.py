@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import assert_networks_close, random_networks, stacked, unstacked
 
-from p2pjax import averaging, mixing, owners, placement, slices, topology
-from p2pjax.models import mlp
-from p2pjax.slices import PartialModel, Scheme
+from p2pjax.exchange import mixing, owner_classes
+from p2pjax.graphs import mixing_matrices, topology
+from p2pjax.nn import mlp
+from p2pjax.partial import averaging, ownership, placement, schemes
+from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.types import InputError
 
 VECTORS = json.loads(
@@ -37,7 +39,7 @@ NUM_CLASSES = {
 def plan_of(cells, depends, num_models, params, **options):
     scheme = Scheme((), (PartialModel((), ()),) * num_models, depends, **options)
     shapes = jax.tree.map(lambda p: np.zeros(p.shape[1:]), params)
-    return owners.mix_plan(scheme, cells, mlp.wiring(len(params)), shapes)
+    return ownership.mix_plan(scheme, cells, mlp.wiring(len(params)), shapes)
 
 
 def exact_mix(params, plan, weight=None):
@@ -69,31 +71,31 @@ def networks_of(vector, kernel, bias):
 def test_spec_vectors(vector):
     depends = tuple(map(tuple, vector["deps_a_depends_on_b"]))
     num_models = len(vector["LOW"]) - 1
-    below = slices.dependency_closure(depends, num_models)
-    table = owners.lowest_owner(below, vector["cross"])
+    below = schemes.dependency_closure(depends, num_models)
+    table = ownership.lowest_owner(below, vector["cross"])
     np.testing.assert_array_equal(table, vector["LOW"])
     np.testing.assert_array_equal(table, table.T)  # A-T6
 
     cells, order = placement.align(cells_of(vector))
     wiring = mlp.wiring(2)
     own = stacked(networks_of(vector, "W_in", "b_in"))
-    params = owners.permute_cells(own, order, wiring)
+    params = ownership.permute_cells(own, order, wiring)
     plan = plan_of(cells, depends, num_models, params, cross_model=vector["cross"])
     assert len(plan.classes) == NUM_CLASSES[vector["name"]]
 
-    aligned_owners = owners.owner_arrays(
+    aligned_owners = owner_classes.owner_arrays(
         plan, jax.tree.map(lambda p: np.zeros(p.shape[1:]), params)
     )
     expected = stacked(networks_of(vector, "owner_W", "owner_b"))
     jax.tree.map(
         np.testing.assert_array_equal,
-        owners.permute_cells(aligned_owners, order, wiring, inverse=True),
+        ownership.permute_cells(aligned_owners, order, wiring, inverse=True),
         expected,
     )
     weight = None if vector["weights"] is None else np.asarray(vector["weights"], float)
     mixed = exact_mix(params, plan, weight)
     assert_networks_close(
-        unstacked(owners.permute_cells(mixed, order, wiring, inverse=True)),
+        unstacked(ownership.permute_cells(mixed, order, wiring, inverse=True)),
         networks_of(vector, "W_out", "b_out"),
         rtol=1e-12,
     )
@@ -112,13 +114,13 @@ def test_spec_vector_gossip_on_a_path():
         mixed = mixing.mix(
             params,
             plan,
-            lambda owner: mixing.by_peers(mixing.metropolis(graph, owner)),
+            lambda owner: mixing.by_peers(mixing_matrices.metropolis(graph, owner)),
         )
     kernel = np.asarray(mixed["layer_1"]["kernel"])
     np.testing.assert_allclose(kernel[:, 0, 0], [4 / 3, 3, 14 / 3], rtol=1e-12)
     np.testing.assert_allclose(kernel[:, 0, 1], [3, 3, 12], rtol=1e-12)
     np.testing.assert_allclose(
-        mixing.dense(mixing.metropolis(graph, np.zeros(3, int))),
+        mixing.dense(mixing_matrices.metropolis(graph, np.zeros(3, int))),
         [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]],
         rtol=1e-6,
     )
@@ -131,10 +133,10 @@ def test_spec_vector_matching():
         mixed = mixing.mix(
             params,
             plan,
-            lambda owner: mixing.by_peers(mixing.halves(partner, owner)),
+            lambda owner: mixing.by_peers(mixing_matrices.halves(partner, owner)),
         )
     base = jax.tree.map(lambda p: p[0], params)
-    owner = owners.owner_arrays(plan, base)
+    owner = owner_classes.owner_arrays(plan, base)
     multiplier = np.asarray([3.5, 2, 3.5])
     for after, before, one, who in zip(
         *map(jax.tree.leaves, (mixed, params, base, owner)), strict=True
@@ -206,10 +208,10 @@ def check_against_literal_algorithm(instance, cross_model):
         part.shape[1] for part in map(np.asarray, zip(*models, strict=True))
     ]
     networks = widen(networks, placement.widths(cells))
-    params = owners.permute_cells(stacked(networks), order, wiring)
+    params = ownership.permute_cells(stacked(networks), order, wiring)
     plan = plan_of(cells, edges, len(below), params, cross_model=cross_model)
     mixed = exact_mix(params, plan, weight)
-    back = unstacked(owners.permute_cells(mixed, order, wiring, inverse=True))
+    back = unstacked(ownership.permute_cells(mixed, order, wiring, inverse=True))
     narrow = [
         [(k[:a, :b], bias[:b]) for (k, bias), a, b in _with_widths(net, width_before)]
         for net in back
@@ -222,7 +224,7 @@ def check_against_literal_algorithm(instance, cross_model):
         mixed,
     )
     shapes = jax.tree.map(lambda p: np.zeros(p.shape[1:]), params)
-    owner = owners.owner_arrays(plan, shapes)
+    owner = owner_classes.owner_arrays(plan, shapes)
     for after, before, who in zip(
         *map(jax.tree.leaves, (mixed, params, owner)), strict=True
     ):
@@ -265,7 +267,7 @@ def test_extreme_levels(level):
     cells, _ = placement.align(placement.attach(scheme))
     params = stacked(random_networks(np.random.default_rng(0), 5, width))
     shapes = jax.tree.map(lambda p: np.zeros(p.shape[1:]), params)
-    plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+    plan = ownership.mix_plan(scheme, cells, mlp.wiring(2), shapes)
     mixed = exact_mix(params, plan)
     for after, before in zip(*map(jax.tree.leaves, (mixed, params)), strict=True):
         if level:
@@ -302,7 +304,7 @@ def test_shared_parameters_of_the_paper_levels(outputs, totals):
             f"layer_{i}": {"kernel": np.zeros((a, b)), "bias": np.zeros(b)}
             for i, (a, b) in enumerate(itertools.pairwise(network), 1)
         }
-        plan = owners.mix_plan(scheme, cells, mlp.wiring(3), shapes)
+        plan = ownership.mix_plan(scheme, cells, mlp.wiring(3), shapes)
         assert sum(c.size for c in plan.classes) == totals
         assert sum(c.size for c in plan.classes if c.is_shared) == shared[outputs]
 
@@ -336,7 +338,7 @@ def test_hundreds_of_groups_stay_small():
         "layer_1": {"kernel": np.zeros((784, 300)), "bias": np.zeros(300)},
         "layer_2": {"kernel": np.zeros((300, 10)), "bias": np.zeros(10)},
     }
-    plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+    plan = ownership.mix_plan(scheme, cells, mlp.wiring(2), shapes)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(plan.classes) == 1
@@ -354,8 +356,8 @@ def test_neutral_input_shares_input_weights_without_dependency():
     for neutral, expected in ((False, -1), (True, 1)):
         scheme = Scheme((network,) * 3, models, neutral_input=neutral)
         cells, _ = placement.align(placement.attach(scheme))
-        plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
-        kernel = owners.owner_arrays(plan, shapes)["layer_1"]["kernel"]
+        plan = ownership.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+        kernel = owner_classes.owner_arrays(plan, shapes)["layer_1"]["kernel"]
         assert (kernel[:2, :, 2:] == expected).all()
         assert (kernel[2, :, 2:] == -1).all()
         assert (kernel[:, :, :2] == 0).all()
@@ -371,8 +373,8 @@ def test_neutral_input_stays_neutral_through_a_lacking_part():
     for neutral, expected in ((False, -1), (True, 1)):
         scheme = Scheme(((4, 0, 2),) * 2, models, neutral_input=neutral)
         cells, _ = placement.align(placement.attach(scheme))
-        plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
-        owner = owners.owner_arrays(plan, shapes)
+        plan = ownership.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+        owner = owner_classes.owner_arrays(plan, shapes)
         assert (owner["layer_2"]["kernel"] == expected).all()
         assert (owner["layer_1"]["kernel"] == -1).all()
 
@@ -395,7 +397,7 @@ def test_flops_do_not_grow_with_the_number_of_models():
         depends = tuple((i + 1, i) for i in range(num_models - 1))
         scheme = Scheme((network,) * num_agents, tuple(models), depends)
         cells, _ = placement.align(placement.attach(scheme))
-        plan = owners.mix_plan(scheme, cells, mlp.wiring(2), shapes)
+        plan = ownership.mix_plan(scheme, cells, mlp.wiring(2), shapes)
         assert all(c.is_shared for c in plan.classes)
         compiled = (
             jax.jit(lambda p: mixing.mix(p, plan, mixing.by_group_mean))
@@ -530,19 +532,19 @@ def test_bad_cells_are_refused():
 )
 def test_bad_network_layouts(text):
     with pytest.raises(InputError, match=r"a network such as 784=300=100=62"):
-        slices.network_layout(text)
+        schemes.network_layout(text)
 
 
 def test_layouts():
-    assert slices.network_layout("784=300=100=62") == (784, 300, 100, 62)
-    assert slices.model_layout("784-250-80-0") == (784, 250, 80, 0)
+    assert schemes.network_layout("784=300=100=62") == (784, 300, 100, 62)
+    assert schemes.model_layout("784-250-80-0") == (784, 250, 80, 0)
     with pytest.raises(InputError, match="a partial model such as"):
-        slices.model_layout("784=250")
+        schemes.model_layout("784=250")
 
 
 def test_warnings():
     with pytest.warns(UserWarning, match="2 -> 0 is implied"):
-        slices.dependency_closure(((2, 1), (1, 0), (2, 0)), 3)
+        schemes.dependency_closure(((2, 1), (1, 0), (2, 0)), 3)
     with pytest.warns(UserWarning, match="Only one agent implements model 0"):
         placement.attach(Scheme(NETWORKS, (PartialModel((4, 1, 1), (2,)),)))
     with pytest.warns(UserWarning, match="No agent implements model 0"):

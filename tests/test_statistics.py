@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from p2pjax import statistics
+from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 VECTORS = json.loads(

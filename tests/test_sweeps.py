@@ -10,7 +10,7 @@ from toy_jobs import SIZE, toy_jobs, toy_world
 
 from experiments import jobs as jobs_module
 from experiments import run_folder, runner
-from p2pjax.simulate import prepare, side_by_side
+from p2pjax.simulation._simulate import prepare, side_by_side
 
 # Two schemes of three runs, five evaluations each.
 ARGS = ("--num_rounds=5", "--eval_every=1", "--checkpoint_every=2", "--num_devices=2")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments import task_scores
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 
 def rows(method, tasks, graph, run, curve, metric="f1_tags"):

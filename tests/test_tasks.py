@@ -5,15 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from p2pjax import tasks
-from p2pjax.models import cnn, mlp
+from p2pjax.nn import cnn, mlp
+from p2pjax.tasks import _classification, losses
+from p2pjax.tasks._classification import BLOCK, classification
 
 
 def evaluated(num_examples, num_valid, block, monkeypatch):
     """Sums over the valid examples, and the gradient of the loss."""
-    monkeypatch.setattr(tasks, "BLOCK", block)
+    monkeypatch.setattr(_classification, "BLOCK", block)
     module = cnn.CNN((3,), (4,), 3, kernel_size=3)
-    task = tasks.classification(module, (8, 8, 1), tasks.softmax_cross_entropy)
+    task = classification(module, (8, 8, 1), losses.softmax_cross_entropy)
     rng = np.random.default_rng(0)
     batch = {
         "x": rng.normal(size=(num_examples, 8, 8, 1)).astype(np.float32),
@@ -50,9 +51,9 @@ def test_blocks_give_what_all_examples_give(block, num_valid, monkeypatch):
     [(cnn.CNN((17,), (4,), 3, kernel_size=3), True), (mlp.MLP((4, 3)), False)],
 )
 def test_only_convolutions_are_evaluated_in_blocks(module, in_blocks):
-    task = tasks.classification(module, (8, 8, 1), tasks.softmax_cross_entropy)
+    task = classification(module, (8, 8, 1), losses.softmax_cross_entropy)
     variables = jax.eval_shape(task.init, jax.random.key(0))
-    size = tasks.BLOCK + 1
+    size = BLOCK + 1
     batch = {
         "x": jnp.zeros((size, 8, 8, 1)),
         "y": jnp.zeros(size, int),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data import speakers, text
+from p2pjax.datasets.loaders import speakers, text
 from p2pjax.types import InputError
 
 STREET = text.Vocabulary(

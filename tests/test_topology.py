@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pjax import graphs, topology, weights
+from p2pjax.graphs import analysis, generators, schedule, topology
 from p2pjax.types import InputError
 
 
@@ -62,7 +62,7 @@ def test_the_two_matrices_of_the_thesis():
         assert topology.receivers(graph).neighbor[0].tolist() == sends
         assert (topology.in_degrees(graph) == 3).all()
         assert (topology.out_degrees(graph) == 3).all()
-        assert weights.is_directed(graph) == (matrix is W2)
+        assert analysis.is_directed(graph) == (matrix is W2)
 
 
 @given(any_graph())
@@ -80,84 +80,90 @@ def test_tables_hold_the_edges(drawn):
     for row, mask in zip(graph.neighbor, graph.mask, strict=True):
         assert (np.diff(row[mask]) > 0).all()
     as_networkx = nx.from_numpy_array(expected.T, create_using=nx.DiGraph)
-    assert weights.is_strongly_connected(graph) == nx.is_strongly_connected(as_networkx)
-    assert weights.is_directed(graph) == bool((expected != expected.T).any())
+    assert analysis.is_strongly_connected(graph) == nx.is_strongly_connected(
+        as_networkx
+    )
+    assert analysis.is_directed(graph) == bool((expected != expected.T).any())
 
 
 def test_sequences():
-    one_way = topology.ring(5, directed=True)
+    one_way = generators.ring(5, directed=True)
     other_way = topology.receivers(one_way)
-    both = topology.stack([one_way, other_way, topology.complete(5)])
+    both = topology.stack([one_way, other_way, generators.complete(5)])
     assert both.mask.shape == (3, 5, 4)
     transposed = topology.receivers(both)
     np.testing.assert_array_equal(topology.out_degrees(both).T, [[1, 1, 4]] * 5)
     for graph, expected in zip(topology.unstack(transposed), both.mask, strict=True):
         assert graph.mask.sum() == expected.sum()
     assert adjacency(topology.unstack(transposed)[0])[0].tolist() == [0, 1, 0, 0, 0]
-    assert same(topology.union(topology.stack([one_way, other_way])), topology.ring(5))
+    assert same(
+        topology.union(topology.stack([one_way, other_way])), generators.ring(5)
+    )
 
-    draw = partial(graphs.directed_regular, num_agents=9, degree=2)
-    drawn = topology.varying(draw, generator(), 4)
+    draw = partial(generators.directed_regular, num_agents=9, degree=2)
+    drawn = schedule.varying(draw, generator(), 4)
     assert drawn.mask.shape == (4, 9, 2)
     assert len({graph.neighbor.tobytes() for graph in topology.unstack(drawn)}) == 4
-    again = topology.varying(draw, generator(), 4)
+    again = schedule.varying(draw, generator(), 4)
     assert same(drawn, again)
 
-    of_epoch = topology.graph_of_epoch(np.arange(17), switch_every=5, num_graphs=3)
+    of_epoch = schedule.graph_of_epoch(np.arange(17), switch_every=5, num_graphs=3)
     assert of_epoch.tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [0] * 2
 
 
 def test_rings_and_complete_graphs():
-    directed = topology.ring(4, directed=True)
+    directed = generators.ring(4, directed=True)
     np.testing.assert_array_equal(  # W[(i + 1) % N, i] = 1
         adjacency(directed), rows("0001 1000 0100 0010")
     )
     np.testing.assert_array_equal(
-        adjacency(topology.ring(4)), rows("0101 1010 0101 1010")
+        adjacency(generators.ring(4)), rows("0101 1010 0101 1010")
     )
-    np.testing.assert_array_equal(adjacency(topology.complete(5)), 1 - np.eye(5))
+    np.testing.assert_array_equal(adjacency(generators.complete(5)), 1 - np.eye(5))
     assert (
-        topology.ring(1).mask.sum() == topology.ring(1, directed=True).mask.sum() == 0
+        generators.ring(1).mask.sum()
+        == generators.ring(1, directed=True).mask.sum()
+        == 0
     )
-    assert topology.ring(2).mask.sum() == 2
+    assert generators.ring(2).mask.sum() == 2
 
 
 def test_grid_and_torus():
-    grid = graphs.grid(6, rows=2)  # 0 1 2 / 3 4 5
+    grid = generators.grid(6, rows=2)  # 0 1 2 / 3 4 5
     assert [row[m].tolist() for row, m in zip(*grid, strict=True)] == [
         [1, 3], [0, 2, 4], [1, 5], [0, 4], [1, 3, 5], [2, 4],
     ]  # fmt: skip
-    torus = graphs.torus(12, rows=3)  # columns of 3, rows of 4
+    torus = generators.torus(12, rows=3)  # columns of 3, rows of 4
     assert (topology.in_degrees(torus) == 4).all()
     assert torus.neighbor[0].tolist() == [1, 3, 4, 8]
     assert torus.neighbor[5].tolist() == [1, 4, 6, 9]
-    assert (topology.in_degrees(graphs.torus(8, rows=2)) == 3).all()
-    assert same(graphs.torus(5, rows=1), topology.ring(5))
+    assert (topology.in_degrees(generators.torus(8, rows=2)) == 3).all()
+    assert same(generators.torus(5, rows=1), generators.ring(5))
 
 
 def test_star():
-    star = graphs.star(5)
+    star = generators.star(5)
     assert topology.in_degrees(star).tolist() == [4, 1, 1, 1, 1]
     assert star.neighbor[1:, 0].tolist() == [0, 0, 0, 0]
 
 
 def test_erdos_renyi():
     for directed, pairs in ((False, 60 * 59 / 2), (True, 60 * 59)):
-        drawn = graphs.erdos_renyi(generator(), 60, 0.3, directed=directed)
-        assert weights.is_directed(drawn) == directed
+        drawn = generators.erdos_renyi(generator(), 60, 0.3, directed=directed)
+        assert analysis.is_directed(drawn) == directed
         num_edges = drawn.mask.sum() / (1 if directed else 2)
         assert abs(num_edges / pairs - 0.3) < 0.04
-    assert graphs.erdos_renyi(generator(), 6, 0.0).mask.sum() == 0
-    assert same(graphs.erdos_renyi(generator(), 6, 1.0), topology.complete(6))
+    assert generators.erdos_renyi(generator(), 6, 0.0).mask.sum() == 0
+    assert same(generators.erdos_renyi(generator(), 6, 1.0), generators.complete(6))
 
 
 def test_small_world():
-    lattice = graphs.small_world(generator(), 10, 4, 0.0)
+    lattice = generators.small_world(generator(), 10, 4, 0.0)
     assert lattice.neighbor[0].tolist() == [1, 2, 8, 9]
-    rewired = graphs.small_world(generator(), 50, 4, 0.5)
+    rewired = generators.small_world(generator(), 50, 4, 0.5)
     assert rewired.mask.sum() == 50 * 4
-    assert not weights.is_directed(rewired)
-    lattice_of_50 = adjacency(graphs.small_world(generator(), 50, 4, 0.0))
+    assert not analysis.is_directed(rewired)
+    lattice_of_50 = adjacency(generators.small_world(generator(), 50, 4, 0.0))
     kept = (adjacency(rewired) & lattice_of_50).sum() / 200
     assert 0.3 < kept < 0.7
 
@@ -167,45 +173,45 @@ def test_small_world():
 )
 def test_directed_regular_has_the_degrees(size):
     num_agents, degree = size
-    matrix = adjacency(graphs.directed_regular(generator(), num_agents, degree))
+    matrix = adjacency(generators.directed_regular(generator(), num_agents, degree))
     assert (matrix.sum(0) == degree).all() and (matrix.sum(1) == degree).all()
     assert not matrix.diagonal().any()
 
 
 def test_directed_regular_is_random_and_dense_where_asked():
-    dense = graphs.directed_regular(
+    dense = generators.directed_regular(
         generator(), 60, 40
     )  # tries at random never succeed
     assert (topology.in_degrees(dense) == 40).all()
     assert (topology.out_degrees(dense) == 40).all()
     rng = generator()
-    draws = [adjacency(graphs.directed_regular(rng, 5, 1)) for _ in range(600)]
+    draws = [adjacency(generators.directed_regular(rng, 5, 1)) for _ in range(600)]
     frequency = Counter(matrix.tobytes() for matrix in draws)
     assert len(frequency) == 44  # derangements of five
     assert max(frequency.values()) < 3 * 600 / 44
-    halves = graphs.directed_regular(generator(), 100, 3)
+    halves = generators.directed_regular(generator(), 100, 3)
     sender, receiver = topology.edges(halves)
     assert 0.4 < ((sender < 50) != (receiver < 50)).mean() < 0.6
-    assert weights.is_strongly_connected(halves)
+    assert analysis.is_strongly_connected(halves)
 
 
 @given(st.integers(3, 12), st.integers(0, 5))
 def test_random_regular_has_the_degrees(num_agents, seed):
     for degree in range(1, num_agents):
         if num_agents * degree % 2 == 0:
-            drawn = topology.random_regular(generator(seed), num_agents, degree)
+            drawn = generators.random_regular(generator(seed), num_agents, degree)
             matrix = adjacency(drawn)
             assert (matrix == matrix.T).all() and (matrix.sum(1) == degree).all()
 
 
 def test_havel_hakimi_is_homophilous():
     """Measured with networkx 3.6; other versions may break ties differently."""
-    large, small = graphs.havel_hakimi(100, 3), graphs.havel_hakimi(40, 3)
+    large, small = generators.havel_hakimi(100, 3), generators.havel_hakimi(40, 3)
     for graph in (large, small):
         assert (topology.in_degrees(graph) == 3).all()
         assert (topology.out_degrees(graph) == 3).all()
-        assert weights.is_strongly_connected(graph)
-        assert same(graph, graphs.havel_hakimi(len(graph.mask), 3))
+        assert analysis.is_strongly_connected(graph)
+        assert same(graph, generators.havel_hakimi(len(graph.mask), 3))
     if not nx.__version__.startswith("3.6"):
         pytest.skip(
             f"shares of crossing edges are of networkx 3.6, not {nx.__version__}"
@@ -223,12 +229,16 @@ def test_havel_hakimi_is_homophilous():
 
 
 def test_exponential_graphs():
-    graph = graphs.exponential(8)
+    graph = generators.exponential(8)
     assert topology.receivers(graph).neighbor[0].tolist() == [1, 2, 4]
     assert graph.neighbor[0].tolist() == [4, 6, 7]
-    assert topology.receivers(graphs.exponential(6)).neighbor[5].tolist() == [0, 1, 3]
-    assert graphs.exponential(2).neighbor.tolist() == [[1], [0]]
-    one_peer = graphs.one_peer_exponential(8)
+    assert topology.receivers(generators.exponential(6)).neighbor[5].tolist() == [
+        0,
+        1,
+        3,
+    ]
+    assert generators.exponential(2).neighbor.tolist() == [[1], [0]]
+    one_peer = generators.one_peer_exponential(8)
     assert one_peer.mask.shape == (3, 8, 1) and one_peer.mask.all()
     for graph_now, hop in zip(topology.unstack(one_peer), (1, 2, 4), strict=True):
         assert topology.receivers(graph_now).neighbor[3, 0] == 3 + hop
@@ -237,9 +247,9 @@ def test_exponential_graphs():
     for graph_now in topology.unstack(one_peer):
         product = (adjacency(graph_now) + np.eye(8)) / 2 @ product
     np.testing.assert_allclose(product, 1 / 8)
-    assert len(graphs.one_peer_exponential(6).mask) == 3
+    assert len(generators.one_peer_exponential(6).mask) == 3
     with pytest.raises(InputError, match="two agents or more"):
-        graphs.one_peer_exponential(1)
+        generators.one_peer_exponential(1)
 
 
 def other_share(graph, cluster):
@@ -254,7 +264,7 @@ def other_share(graph, cluster):
 )
 def test_clustered(sizes):
     cluster = generator(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    graph = graphs.clustered(generator(), cluster)
+    graph = generators.clustered(generator(), cluster)
     assert (topology.in_degrees(graph) == 3).all()
     assert (topology.out_degrees(graph) == 3).all()
     assert (np.abs(other_share(graph, cluster) - 1 / 3) < 1e-9).all()
@@ -273,33 +283,33 @@ def test_clustered(sizes):
 def test_clustered_and_oracle_draw_different_graphs():
     cluster = np.repeat([0, 1], 3)
     assert {
-        tuple(map(tuple, graphs.clustered(generator(seed), cluster).neighbor[:1]))
+        tuple(map(tuple, generators.clustered(generator(seed), cluster).neighbor[:1]))
         for seed in range(30)
     } == {((1, 2, 3),), ((1, 2, 4),), ((1, 2, 5),)}
-    wider = graphs.clustered(generator(), np.repeat([0, 1], 6), degree=5)
+    wider = generators.clustered(generator(), np.repeat([0, 1], 6), degree=5)
     assert other_share(wider, np.repeat([0, 1], 6)) == pytest.approx(1 / 5)
 
 
 def test_oracle():
     cluster = np.array([4, 7, 4, 7, 4, 7, 4, 7, 7])
-    graph = graphs.oracle(generator(), cluster)
+    graph = generators.oracle(generator(), cluster)
     assert (topology.in_degrees(graph) == 3).all()
     assert (topology.out_degrees(graph) == 3).all()
     assert (other_share(graph, cluster) == 0).all()
-    pairs = graphs.oracle(generator(), [0, 0, 1, 1], degree=1)
+    pairs = generators.oracle(generator(), [0, 0, 1, 1], degree=1)
     assert pairs.neighbor.tolist() == [[1], [0], [3], [2]]
 
 
 def test_edge_list(tmp_path):
     path = tmp_path / "edges.txt"
     path.write_text("# sender receiver\n0 1\n\n2 1  # two\n 1\t2\n2 1\n3 3\n3 0\n")
-    graph = graphs.from_edge_list(path)
+    graph = generators.from_edge_list(path)
     assert adjacency(graph).tolist() == rows("0001 1010 0100 0000").tolist()
-    both_ways = graphs.from_edge_list(str(path), directed=False)
+    both_ways = generators.from_edge_list(str(path), directed=False)
     assert adjacency(both_ways).tolist() == rows("0101 1010 0100 1000").tolist()
-    assert len(graphs.from_edge_list(path, num_agents=6).mask) == 6
+    assert len(generators.from_edge_list(path, num_agents=6).mask) == 6
     path.write_text("")
-    assert graphs.from_edge_list(path, num_agents=2).mask.sum() == 0
+    assert generators.from_edge_list(path, num_agents=2).mask.sum() == 0
 
 
 @pytest.mark.parametrize(
@@ -319,44 +329,53 @@ def test_bad_edge_lists_are_refused(tmp_path, text, options, message):
     path = tmp_path / "edges.txt"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        graphs.from_edge_list(path, **options)
+        generators.from_edge_list(path, **options)
 
 
 def test_missing_edge_list_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a file"):
-        graphs.from_edge_list(tmp_path / "none.txt")
+        generators.from_edge_list(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: topology.ring(0), "at least one node"),
-        (lambda: topology.complete(-1), "at least one node"),
-        (lambda: graphs.star(0), "at least one node"),
-        (lambda: graphs.torus(12, 5), "rows that divides 12"),
-        (lambda: graphs.grid(12, 0), "rows that divides 12"),
-        (lambda: graphs.erdos_renyi(generator(), 5, 1.5), "from 0 to 1, got 1.5"),
-        (lambda: graphs.erdos_renyi(generator(), 0, 0.5), "at least one node"),
-        (lambda: graphs.small_world(generator(), 9, 3, 0.1), "an even degree"),
-        (lambda: graphs.small_world(generator(), 4, 4, 0.1), "less than 4"),
-        (lambda: graphs.small_world(generator(), 9, 2, -0.1), "got -0.1"),
-        (lambda: graphs.directed_regular(generator(), 5, 5), "degree < 5"),
-        (lambda: graphs.directed_regular(generator(), 5, 0), "0 < degree"),
-        (lambda: graphs.havel_hakimi(3, 3), "degree < 3"),
-        (lambda: topology.random_regular(generator(), 7, 3), "even product"),
-        (lambda: graphs.exponential(1), "two agents or more"),
-        (lambda: graphs.clustered(generator(), [0, 0, 0, 0, 1, 1, 1]), "equal size"),
-        (lambda: graphs.clustered(generator(), [0, 0, 1, 1]), "smallest has 2"),
-        (lambda: graphs.clustered(generator(), [0] * 3 + [1] * 3, 1), "one or more"),
-        (lambda: graphs.oracle(generator(), [0, 0, 0, 1, 1, 1, 1]), "has 3 and 3"),
-        (lambda: graphs.oracle(generator(), []), "there are none"),
-        (lambda: topology.varying(topology.ring, generator(), 0), "one graph or more"),
+        (lambda: generators.ring(0), "at least one node"),
+        (lambda: generators.complete(-1), "at least one node"),
+        (lambda: generators.star(0), "at least one node"),
+        (lambda: generators.torus(12, 5), "rows that divides 12"),
+        (lambda: generators.grid(12, 0), "rows that divides 12"),
+        (lambda: generators.erdos_renyi(generator(), 5, 1.5), "from 0 to 1, got 1.5"),
+        (lambda: generators.erdos_renyi(generator(), 0, 0.5), "at least one node"),
+        (lambda: generators.small_world(generator(), 9, 3, 0.1), "an even degree"),
+        (lambda: generators.small_world(generator(), 4, 4, 0.1), "less than 4"),
+        (lambda: generators.small_world(generator(), 9, 2, -0.1), "got -0.1"),
+        (lambda: generators.directed_regular(generator(), 5, 5), "degree < 5"),
+        (lambda: generators.directed_regular(generator(), 5, 0), "0 < degree"),
+        (lambda: generators.havel_hakimi(3, 3), "degree < 3"),
+        (lambda: generators.random_regular(generator(), 7, 3), "even product"),
+        (lambda: generators.exponential(1), "two agents or more"),
+        (
+            lambda: generators.clustered(generator(), [0, 0, 0, 0, 1, 1, 1]),
+            "equal size",
+        ),
+        (lambda: generators.clustered(generator(), [0, 0, 1, 1]), "smallest has 2"),
+        (
+            lambda: generators.clustered(generator(), [0] * 3 + [1] * 3, 1),
+            "one or more",
+        ),
+        (lambda: generators.oracle(generator(), [0, 0, 0, 1, 1, 1, 1]), "has 3 and 3"),
+        (lambda: generators.oracle(generator(), []), "there are none"),
+        (
+            lambda: schedule.varying(generators.ring, generator(), 0),
+            "one graph or more",
+        ),
         (lambda: topology.stack([]), "one or more graphs"),
         (
-            lambda: topology.stack([topology.ring(3), topology.ring(4)]),
+            lambda: topology.stack([generators.ring(3), generators.ring(4)]),
             r"graphs of \[3, 4\] agents",
         ),
-        (lambda: topology.graph_of_epoch(np.arange(3), 0, 2), "switch_every=0"),
+        (lambda: schedule.graph_of_epoch(np.arange(3), 0, 2), "switch_every=0"),
         (
             lambda: topology.from_edges(2, np.array([0]), np.array([2])),
             "agents 0 to 1",

@@ -6,20 +6,36 @@ import numpy as np
 import optax
 import pytest
 
-from p2pjax import data, metrics, tasks, training
-from p2pjax.data import AgentData, World
-from p2pjax.models import cnn, mlp
-from p2pjax.owners import Block, MixPlan, OwnerClass
-from p2pjax.simulate import on_test_sets
-from p2pjax.training import Extra, map_agents
-from p2pjax.types import InputError
+from p2pjax.evaluation import models, statistics
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass
+from p2pjax.nn import cnn, mlp
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.losses import (
+    binary_cross_entropy,
+    softmax_cross_entropy,
+    squared_error,
+)
+from p2pjax.tasks.task import as_float, check_labels
+from p2pjax.training import local_training, samplers
+from p2pjax.training.agent_loop import (
+    AUTO,
+    CHUNK,
+    IN_PLACE,
+    VMAP,
+    fastest_agent_loop,
+    map_agents,
+    resolved,
+)
+from p2pjax.training.learner import Extra, by_part, gradient_descent, per_sample
+from p2pjax.types import AgentData, InputError, World
 
 NUM_AGENTS = 7
 
 
 def setup(rng, sizes=None):
     # An output layer of one input makes leaves with axes of size 1.
-    task = tasks.classification(mlp.MLP((4, 1, 3)), (5,), tasks.softmax_cross_entropy)
+    task = classification(mlp.MLP((4, 1, 3)), (5,), softmax_cross_entropy)
     sizes = np.full(NUM_AGENTS, 9, np.int32) if sizes is None else sizes
     agents = AgentData(
         {
@@ -32,15 +48,17 @@ def setup(rng, sizes=None):
     return task, agents, jax.vmap(task.init)(keys)
 
 
-@pytest.mark.parametrize("agent_loop", [training.AUTO, training.IN_PLACE, 2, 3, 7, 50])
+@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 2, 3, 7, 50])
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_all_forms_of_the_agent_loop_agree(agent_loop, per_sample):
     task, agents, variables = setup(np.random.default_rng(0))
-    learner = training.gradient_descent(task, optax.sgd(0.3, momentum=0.9))
-    learner = training.per_sample(learner) if per_sample else learner
+    learner = gradient_descent(task, optax.sgd(0.3, momentum=0.9))
+    learner = per_sample(learner) if per_sample else learner
     results = []
-    for form in (training.VMAP, agent_loop):
-        train = training.local_training(learner, data.cyclic_window(4), 3, form)
+    for form in (VMAP, agent_loop):
+        train = local_training.local_training(
+            learner, samplers.cyclic_window(4), 3, form
+        )
         results.append(
             jax.jit(train)(
                 jax.random.key(1),
@@ -58,8 +76,8 @@ def test_all_forms_of_the_agent_loop_agree(agent_loop, per_sample):
 def test_one_step_in_place_copies_nobody_elses_state():
     """XLA:CPU used to copy the moments of all agents once per agent."""
     task, agents, variables = setup(np.random.default_rng(0))
-    learner = training.gradient_descent(task, optax.adam(0.01))
-    train = training.local_training(learner, data.cyclic_window(4), 1, 1)
+    learner = gradient_descent(task, optax.adam(0.01))
+    train = local_training.local_training(learner, samplers.cyclic_window(4), 1, 1)
     opt_state = jax.vmap(learner.init)(variables)
     step = jax.jit(train, donate_argnums=(2, 3)).lower(
         jax.random.key(1), jnp.int32(0), variables, opt_state, agents
@@ -73,14 +91,14 @@ def test_one_step_in_place_copies_nobody_elses_state():
     assert not [line for line in copies if shape in line]
 
 
-@pytest.mark.parametrize("agent_loop", [training.AUTO, training.IN_PLACE, 3, 50])
+@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 3, 50])
 def test_all_forms_evaluate_alike(agent_loop):
     sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
     task, agents, variables = setup(np.random.default_rng(0), sizes)
     world = World(agents, agents, agents, np.zeros(NUM_AGENTS, np.int32))
     one, other = (
         jax.jit(on_test_sets(task, form))(variables, world)
-        for form in (training.VMAP, agent_loop)
+        for form in (VMAP, agent_loop)
     )
     assert set(one) == {"accuracy", "loss"}
     for name, expected in one.items():
@@ -90,23 +108,23 @@ def test_all_forms_evaluate_alike(agent_loop):
 @pytest.mark.parametrize(
     "module, shape, expected",
     [
-        (mlp.MLP((32, 10)), (64,), training.CHUNK),
-        (mlp.MLP((300, 100, 10)), (784,), training.IN_PLACE),
-        (cnn.CNN((4,), (), 10), (28, 28), training.IN_PLACE),
+        (mlp.MLP((32, 10)), (64,), CHUNK),
+        (mlp.MLP((300, 100, 10)), (784,), IN_PLACE),
+        (cnn.CNN((4,), (), 10), (28, 28), IN_PLACE),
     ],
 )
 def test_the_fastest_form_is_chosen(module, shape, expected, monkeypatch):
-    task = tasks.classification(module, shape, tasks.softmax_cross_entropy)
-    assert training.fastest_agent_loop(task) == expected
-    assert training.fastest_agent_loop(task, "cuda") == training.VMAP
+    task = classification(module, shape, softmax_cross_entropy)
+    assert fastest_agent_loop(task) == expected
+    assert fastest_agent_loop(task, "cuda") == VMAP
     # What is mapped says the same.
     agents = jax.eval_shape(
         jax.vmap(task.init), jax.random.split(jax.random.key(0), NUM_AGENTS)
     )
-    assert training.resolved(training.AUTO, ((), agents)) == expected
-    assert training.resolved(3, ((), agents)) == 3
+    assert resolved(AUTO, ((), agents)) == expected
+    assert resolved(3, ((), agents)) == 3
     monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
-    assert training.resolved(training.AUTO, ((), agents)) == training.VMAP
+    assert resolved(AUTO, ((), agents)) == VMAP
 
 
 def test_padding_never_contributes():
@@ -120,9 +138,9 @@ def test_padding_never_contributes():
             "y": agents.examples["y"],
         }
     )
-    learner = training.gradient_descent(task, optax.sgd(0.3))
-    for sampler in (data.cyclic_window(4), data.with_replacement(4)):
-        train = training.local_training(learner, sampler, 5, training.IN_PLACE)
+    learner = gradient_descent(task, optax.sgd(0.3))
+    for sampler in (samplers.cyclic_window(4), samplers.with_replacement(4)):
+        train = local_training.local_training(learner, sampler, 5, IN_PLACE)
         new, _, losses = train(
             jax.random.key(0),
             jnp.int32(0),
@@ -136,9 +154,9 @@ def test_padding_never_contributes():
 
 def test_rates_scale_the_updates_of_their_agent():
     task, agents, variables = setup(np.random.default_rng(0))
-    learner = training.gradient_descent(task, optax.sgd(0.1))
+    learner = gradient_descent(task, optax.sgd(0.1))
     rate = jnp.asarray([0.0, 1, 2, 3, 1, 1, 1])
-    train = training.local_training(learner, data.cyclic_window(4), 1, training.VMAP)
+    train = local_training.local_training(learner, samplers.cyclic_window(4), 1, VMAP)
     start = jax.random.key(0), jnp.int32(0), variables
     opt_state = jax.vmap(learner.init)(variables)
     plain = train(*start, opt_state, agents)[0].params
@@ -155,19 +173,19 @@ def test_rates_scale_the_updates_of_their_agent():
 
 def test_per_sample_takes_one_step_per_example():
     task, agents, variables = setup(np.random.default_rng(0))
-    learner = training.gradient_descent(task, optax.sgd(0.1))
+    learner = gradient_descent(task, optax.sgd(0.1))
     one = jax.tree.map(lambda leaf: leaf[0], variables)
     examples = {name: leaf[0] for name, leaf in agents.examples.items()}
     everything = jnp.ones(3, bool)
-    batch = data.take_batch(examples, data.Draw(jnp.arange(3), everything))
+    batch = samplers.take_batch(examples, samplers.Draw(jnp.arange(3), everything))
     state = learner.init(one)
-    together, _, loss = jax.jit(training.per_sample(learner).step)(
+    together, _, loss = jax.jit(per_sample(learner).step)(
         jax.random.key(0), one, state, batch, Extra()
     )
     step, losses = jax.jit(learner.step), []
     for i in range(3):
-        draw = data.Draw(jnp.asarray([i]), everything[:1])
-        single = data.take_batch(examples, draw)
+        draw = samplers.Draw(jnp.asarray([i]), everything[:1])
+        single = samplers.take_batch(examples, draw)
         one, state, single_loss = step(jax.random.key(0), one, state, single, Extra())
         losses.append(single_loss)
     assert loss == pytest.approx(np.mean(losses))
@@ -185,9 +203,9 @@ def test_a_loop_without_carry_maps_inputs():
 @pytest.mark.parametrize(
     "loss, expected",
     [
-        (tasks.squared_error, lambda p, t: ((p - t) ** 2).sum(-1) / 2),
+        (squared_error, lambda p, t: ((p - t) ** 2).sum(-1) / 2),
         (
-            tasks.binary_cross_entropy,
+            binary_cross_entropy,
             lambda p, t: -(t * np.log(p) + (1 - t) * np.log(1 - p)).sum(-1),
         ),
     ],
@@ -206,47 +224,45 @@ def test_losses_of_sigmoid_outputs(loss, expected):
 def test_softmax_cross_entropy():
     logits = jnp.asarray([[1.0, 2.0, 3.0]])
     expected = np.log(np.exp([1, 2, 3]).sum()) - 2
-    assert tasks.softmax_cross_entropy(logits, jnp.asarray([1]))[0] == pytest.approx(
-        expected
-    )
+    assert softmax_cross_entropy(logits, jnp.asarray([1]))[0] == pytest.approx(expected)
 
 
 def test_images_are_scaled_and_labels_checked():
-    assert tasks.as_float(jnp.asarray([0, 255], jnp.uint8)).tolist() == [0, 1]
-    assert tasks.as_float(jnp.asarray([7.0])).tolist() == [7]
-    tasks.check_labels(np.asarray([0, 9]), 10)
+    assert as_float(jnp.asarray([0, 255], jnp.uint8)).tolist() == [0, 1]
+    assert as_float(jnp.asarray([7.0])).tolist() == [7]
+    check_labels(np.asarray([0, 9]), 10)
     with pytest.raises(InputError, match="labels from 0 to 9, .* got 0 to 10"):
-        tasks.check_labels(np.asarray([0, 10]), 10)
+        check_labels(np.asarray([0, 10]), 10)
 
 
 def test_summary_over_runs():
     values = np.asarray([0.1, 0.2, 0.3, 0.4, 0.5])
-    summary = metrics.over_runs(values)
+    summary = statistics.over_runs(values)
     assert summary["median"] == pytest.approx(0.3)
     assert summary["p40"] == pytest.approx(0.26)
     assert summary["p60"] == pytest.approx(0.34)
     assert summary["std"] == pytest.approx(values.std(ddof=1))
     assert summary["runs"] == 5
-    assert metrics.over_runs(values[:1])["std"] == 0
+    assert statistics.over_runs(values[:1])["std"] == 0
 
 
 def test_norm_and_disagreement():
     params = {"a": jnp.asarray([[3.0, 4], [0, 0], [1, 0]]), "b": jnp.zeros((3, 1))}
-    assert metrics.parameter_norm(params).tolist() == [5, 0, 1]
+    assert models.parameter_norm(params).tolist() == [5, 0, 1]
     plan = MixPlan(
         (
             OwnerClass(np.asarray([0, 0, -1]), (Block(0, (0,), (2,)),)),
             OwnerClass(np.full(3, -1), (Block(1, (0,), (1,)),)),
         )
     )
-    assert metrics.disagreement(params, plan).tolist() == [2, 0]
+    assert models.disagreement(params, plan).tolist() == [2, 0]
 
 
 def test_shuffled_epochs_use_every_example_once_per_pass():
     """Also where agents have different sizes and the last batch is short."""
-    sampler = data.shuffled_epochs(4, 11)
+    sampler = samplers.shuffled_epochs(4, 11)
     for size in (1, 4, 7, 11):
-        num_steps = int(data.steps_per_epoch(size, 4))
+        num_steps = int(samplers.steps_per_epoch(size, 4))
         assert num_steps == -(-size // 4)
         orders = []
         for epoch in range(2):
@@ -260,17 +276,17 @@ def test_shuffled_epochs_use_every_example_once_per_pass():
         assert size < 4 or orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("agent_loop", [training.VMAP, training.IN_PLACE])
+@pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE])
 def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
     sizes = np.asarray([9, 3, 5, 4, 1, 2, 8], np.int32)
     task, agents, variables = setup(np.random.default_rng(0), sizes)
-    learner = training.gradient_descent(task, optax.sgd(0.1))
-    sampler = data.shuffled_epochs(2, 9)
+    learner = gradient_descent(task, optax.sgd(0.1))
+    sampler = samplers.shuffled_epochs(2, 9)
 
     def epoch(carry, inputs):
         key, examples, size = inputs
-        num_steps = 2 * data.steps_per_epoch(size, 2)  # from the middle of a pass
-        return training.take_steps(
+        num_steps = 2 * samplers.steps_per_epoch(size, 2)  # from the middle of a pass
+        return local_training.take_steps(
             learner,
             sampler,
             key,
@@ -295,7 +311,7 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
         size = int(agents.size[agent])
         for step in range(1, 1 + 2 * -(-size // 2)):
             draw = sampler(keys[0], jnp.int32(step), size)
-            batch = data.take_batch(examples, draw)
+            batch = samplers.take_batch(examples, draw)
             one, state, _ = take_step(keys[0], one, state, batch, Extra())
         for a, b in zip(*map(jax.tree.leaves, (found, one)), strict=True):
             np.testing.assert_allclose(a[agent], b, rtol=1e-5, atol=1e-6)
@@ -303,15 +319,15 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
 
 def test_an_order_is_drawn_once_per_pass():
     task, agents, variables = setup(np.random.default_rng(0))
-    learner = training.gradient_descent(task, optax.sgd(0.1))
-    sampler, drawn = data.shuffled_epochs(1, 3), []
+    learner = gradient_descent(task, optax.sgd(0.1))
+    sampler, drawn = samplers.shuffled_epochs(1, 3), []
 
     def order(step, size):
         jax.debug.callback(lambda step: drawn.append(int(step)), step)
         return sampler.order(step, size)
 
     def passes(carry, inputs):
-        return training.take_steps(
+        return local_training.take_steps(
             learner,
             sampler._replace(order=order),
             jax.random.key(0),
@@ -324,7 +340,7 @@ def test_an_order_is_drawn_once_per_pass():
         )
 
     state = variables, jax.vmap(learner.init)(variables)
-    jax.jit(map_agents(passes, training.IN_PLACE))(state, agents.examples)
+    jax.jit(map_agents(passes, IN_PLACE))(state, agents.examples)
     jax.effects_barrier()
     num_agents = agents.size.shape[0]
     assert sorted(drawn) == sorted([1, 3, 6] * num_agents)
@@ -333,12 +349,14 @@ def test_an_order_is_drawn_once_per_pass():
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_frozen_parts_keep_values_and_optimizer_state():
     task, agents, variables = setup(np.random.default_rng(0))
-    optimizer = training.by_part(optax.adam(0.1))
-    learner = training.gradient_descent(task, optimizer)
-    plain = training.gradient_descent(task, optax.adam(0.1))
+    optimizer = by_part(optax.adam(0.1))
+    learner = gradient_descent(task, optimizer)
+    plain = gradient_descent(task, optax.adam(0.1))
     one = jax.tree.map(lambda leaf: leaf[0], variables)
     examples = {name: leaf[0] for name, leaf in agents.examples.items()}
-    batch = data.take_batch(examples, data.Draw(jnp.arange(3), jnp.ones(3, bool)))
+    batch = samplers.take_batch(
+        examples, samplers.Draw(jnp.arange(3), jnp.ones(3, bool))
+    )
     step, plain_step = jax.jit(learner.step), jax.jit(plain.step)
     state, plain_state = jax.jit(learner.init)(one), jax.jit(plain.init)(one)
     free, same, key = one, one, jax.random.key(0)

@@ -13,14 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from p2pjax import data, gaussian, inference, training
-from p2pjax.algorithms.central import central
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.data import World
-from p2pjax.gaussian import Gaussian, Natural
-from p2pjax.models import variational
-from p2pjax.tasks import Task
-from p2pjax.types import InputError, Variables
+from p2pjax.algorithms._central import central
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets import stacking
+from p2pjax.nn import gaussian, variational
+from p2pjax.nn.gaussian import Gaussian, Natural
+from p2pjax.tasks import bayesian
+from p2pjax.tasks.task import Task
+from p2pjax.training import free_energy, local_training, samplers
+from p2pjax.types import InputError, Variables, World
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/virtual.json").read_text())
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
@@ -47,7 +48,7 @@ class TestGaussian:
         softplus = gaussian.SOFTPLUS.gaussian(scalar(0, -3)).deviation["w"]
         close(softplus, printed["softplus"])
         close(gaussian.inverse_softplus(jnp.float32(1)), printed["inverse_softplus"])
-        assert abs(inference.INITIAL_DEVIATION - printed["softplus"]) < 1e-6
+        assert abs(bayesian.INITIAL_DEVIATION - printed["softplus"]) < 1e-6
 
     @settings(max_examples=15)
     @given(st.floats(-3, 3), moderate, st.floats(-3, 3), moderate)
@@ -199,7 +200,7 @@ class TestLayers:
 
 def small_task():
     module = variational.VariationalMLP((4, 3))
-    task = inference.classification(module, (5,), num_samples=2, dropout=0.1)
+    task = bayesian.classification(module, (5,), num_samples=2, dropout=0.1)
     return Task(*map(jit, task))
 
 
@@ -225,7 +226,7 @@ class TestClassification:
 
     def test_prediction_is_the_mean_softmax(self):
         module = variational.VariationalMLP((4, 3))
-        task = inference.classification(module, (5,), num_samples=1, num_test_samples=6)
+        task = bayesian.classification(module, (5,), num_samples=1, num_test_samples=6)
         task = Task(*map(jit, task))
         q = task.init(jax.random.key(0)).params
         wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.deviation))
@@ -246,14 +247,14 @@ class TestClassification:
 
     def test_objectives(self):
         losses = jnp.asarray([[1.0, 0.2], [3.0, 0.2]])
-        close(inference.expected(losses), [2, 0.2])
+        close(bayesian.expected(losses), [2, 0.2])
         by_hand = -np.log((np.exp(-1) + np.exp(-3)) / 2)
-        close(inference.of_mean_probability(losses), [by_hand, 0.2])
+        close(bayesian.of_mean_probability(losses), [by_hand, 0.2])
 
     def test_a_point_is_an_ordinary_network(self):
         module = variational.VariationalMLP((4, 3))
-        task = inference.in_coordinates(
-            inference.classification(module, (5,), num_samples=1), gaussian.POINT
+        task = bayesian.in_coordinates(
+            bayesian.classification(module, (5,), num_samples=1), gaussian.POINT
         )
         task = Task(*map(jit, task))
         variables = task.init(jax.random.key(0))
@@ -264,9 +265,9 @@ class TestClassification:
 
     def test_refuses(self):
         with pytest.raises(InputError, match="one draw of the weights or more, got 0"):
-            inference.classification(variational.Dense(2), (2,), num_samples=0)
+            bayesian.classification(variational.Dense(2), (2,), num_samples=0)
         with pytest.raises(InputError, match="dropout of 0 or more below 1, got 1.0"):
-            inference.classification(
+            bayesian.classification(
                 variational.Dense(2), (2,), num_samples=1, dropout=1.0
             )
 
@@ -278,10 +279,10 @@ def test_divergence_counts_per_example_of_whoever_learns():
         lambda variables, batch, key: (jnp.zeros(()), variables.stats),
         lambda variables, batch: {},
     )
-    learner = inference.free_energy_descent(
+    learner = free_energy.free_energy_descent(
         task, optax.sgd(1.0), lambda params: params["w"] ** 2 / 2
     )
-    split = data.stack_agents([{"x": np.zeros(n, np.float32)} for n in (2, 4)])
+    split = stacking.stack_agents([{"x": np.zeros(n, np.float32)} for n in (2, 4)])
     world = World(split, split, split, np.zeros(2, np.int32))
 
     def after_one_round(algorithm):
@@ -309,15 +310,17 @@ def test_learns_a_posterior():
         return (errors * valid).sum() / (2 * valid.sum()), variables.stats
 
     task = Task(lambda key: Variables(scalar(0.3, 0.05), {}), loss_fn, lambda *_: {})
-    free_task = inference.in_coordinates(task, gaussian.SOFTPLUS)
+    free_task = bayesian.in_coordinates(task, gaussian.SOFTPLUS)
 
     def divergence(free):
         posterior = gaussian.SOFTPLUS.gaussian(free)
         return gaussian.divergence(posterior, gaussian.centered(1.0, posterior.mean))
 
-    learner = inference.free_energy_descent(free_task, optax.sgd(0.5), divergence)
-    train = jax.jit(training.local_training(learner, data.cyclic_window(3), 300, 1))
-    agents = data.stack_agents([{"x": observed}])
+    learner = free_energy.free_energy_descent(free_task, optax.sgd(0.5), divergence)
+    train = jax.jit(
+        local_training.local_training(learner, samplers.cyclic_window(3), 300, 1)
+    )
+    agents = stacking.stack_agents([{"x": observed}])
     variables = jax.tree.map(lambda leaf: leaf[None], free_task.init(jax.random.key(0)))
     state = jax.vmap(learner.init)(variables)
     found, _, _ = train(jax.random.key(0), jnp.int32(0), variables, state, agents)

@@ -16,17 +16,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowering import assert_lowers
 
-from p2pjax import data, gaussian, inference, tasks, training
-from p2pjax.algorithms import virtual as module
-from p2pjax.algorithms.fedavg import fedavg
-from p2pjax.algorithms.local_only import local_only
-from p2pjax.algorithms.several import several
-from p2pjax.algorithms.virtual import ONCE, PAPER, RELEASE, virtual
-from p2pjax.data import World
-from p2pjax.gaussian import Gaussian, Natural
-from p2pjax.models.variational import Columns
-from p2pjax.simulate import on_test_sets, simulate
-from p2pjax.types import InputError, Ratio, Variables
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._virtual import (
+    LARGEST_START,
+    ONCE,
+    PAPER,
+    RELEASE,
+    _divergence,
+    _factor,
+    _joined,
+    _two_parts,
+    narrower,
+    virtual,
+)
+from p2pjax.datasets import stacking
+from p2pjax.engines.repetition import several
+from p2pjax.engines.server import fedavg
+from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.nn import gaussian
+from p2pjax.nn.gaussian import Gaussian, Natural
+from p2pjax.nn.variational import Columns
+from p2pjax.simulation._simulate import simulate
+from p2pjax.tasks import bayesian
+from p2pjax.tasks.task import Task
+from p2pjax.training import free_energy
+from p2pjax.training.agent_loop import IN_PLACE, VMAP
+from p2pjax.training.learner import Extra, gradient_descent
+from p2pjax.types import InputError, Ratio, Variables, World
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/virtual.json").read_text())
 MODES = {"once": ONCE, "paper": PAPER, "release": RELEASE}
@@ -63,7 +79,7 @@ def scalar_task(loss):
         loss, _ = loss_fn(variables, batch, None)
         return {"accuracy": Ratio(loss, jnp.ones(()))}
 
-    return tasks.Task(init_fn, loss_fn, evaluate_fn)
+    return Task(init_fn, loss_fn, evaluate_fn)
 
 
 def conjugate(mean, deviation, c):
@@ -76,7 +92,7 @@ evaluate_scalar = on_test_sets(CONJUGATE)
 
 
 def world_of(factors):
-    split = data.stack_agents([{"c": np.asarray([f], np.float32)} for f in factors])
+    split = stacking.stack_agents([{"c": np.asarray([f], np.float32)} for f in factors])
     return World(split, split, split, np.zeros(len(factors), np.int32))
 
 
@@ -106,7 +122,7 @@ def run(algorithm, world, num_rounds):
 
 
 def scalar_virtual(task=CONJUGATE, num_epochs=3000, rate=0.2, **options):
-    options = {"agent_loop": training.VMAP, **options}
+    options = {"agent_loop": VMAP, **options}
     return virtual(
         task, optax.sgd(rate), batch_size=1, num_epochs=num_epochs, **options
     )
@@ -167,16 +183,16 @@ class TestVectors:
             losses = optax.sigmoid_binary_cross_entropy(logits, batch["y"][None])
             return losses.mean(), variables.stats
 
-        task = tasks.Task(lambda key: None, loss_fn, lambda *_: {})
-        coordinates = module._two_parts(cavity)
-        learner = inference.free_energy_descent(
-            inference.in_coordinates(task, coordinates),
+        task = Task(lambda key: None, loss_fn, lambda *_: {})
+        coordinates = _two_parts(cavity)
+        learner = free_energy.free_energy_descent(
+            bayesian.in_coordinates(task, coordinates),
             optax.sgd(0.0),
-            lambda free: module._divergence(coordinates.gaussian(free), target, 1.0),
+            lambda free: _divergence(coordinates.gaussian(free), target, 1.0),
         )
         x, y = np.asarray(v["data"], np.float32).T
         batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "valid": jnp.ones(2, bool)}
-        q = module._joined(server, client)
+        q = _joined(server, client)
         exactly(2 * loss_fn(Variables(q, {}), batch, None)[0], v["loss"])
         variables = Variables(coordinates.free(q), {})
         _, _, loss = jax.jit(learner.step)(
@@ -184,10 +200,10 @@ class TestVectors:
             variables,
             learner.init(variables),
             batch,
-            training.Extra(num_examples=jnp.int32(2)),
+            Extra(num_examples=jnp.int32(2)),
         )
         exactly(2 * loss, v[mode]["total"])
-        back = module._factor(variables.params[0], cavity)
+        back = _factor(variables.params[0], cavity)
         exactly(back.precision["w"], v["factor"][0])
         exactly(back.shift["w"], v["factor"][1])
 
@@ -227,7 +243,7 @@ def test_clients_at_once_take_a_part_of_every_change():
 
 def test_clients_in_turn():
     world = world_of([[2, 2], [4, 12], [1, -3]])
-    algorithm = scalar_virtual(num_epochs=3, agent_loop=training.IN_PLACE)
+    algorithm = scalar_virtual(num_epochs=3, agent_loop=IN_PLACE)
     factors, _, states, info = run(algorithm, world, 4)
     order = [0, 1, 2, 0]
     for number, client in enumerate(order):
@@ -265,11 +281,11 @@ def random_updates(key, prior_mode, spread):
         )
         damping = jax.random.uniform(key_damping, (), minval=0.01)
         old = jax.tree.map(lambda leaf: leaf[agent], factors)
-        new = gaussian.damped(old, module._factor(free, cavity), damping)
+        new = gaussian.damped(old, _factor(free, cavity), damping)
         factors = jax.tree.map(lambda leaf, row: leaf.at[agent].set(row), factors, new)
         posterior = gaussian.product(cavity, new)
         moments = gaussian.moments(posterior)
-        narrow = module.narrower(cavity).gaussian(free)
+        narrow = narrower(cavity).gaussian(free)
         seen = jnp.concatenate(
             [new.precision, moments.deviation, narrow.deviation, posterior.precision]
         )
@@ -295,29 +311,29 @@ def test_variances_stay_positive(seed, mode, spread):
 @pytest.mark.parametrize("deviation", [1e-5, 0.05, 0.5, 0.9])
 def test_narrower_coordinates(deviation):
     cavity = Natural({"w": jnp.float32(1.0)}, {"w": jnp.float32(0.7)})
-    coordinates = module.narrower(cavity)
+    coordinates = narrower(cavity)
     q = Gaussian({"w": jnp.float32(0.2)}, {"w": jnp.float32(deviation)})
     free = coordinates.free(q)
     found = coordinates.gaussian(free).deviation["w"]
     np.testing.assert_allclose(found, deviation, rtol=1e-5)
-    product = gaussian.moments(gaussian.product(cavity, module._factor(free, cavity)))
+    product = gaussian.moments(gaussian.product(cavity, _factor(free, cavity)))
     np.testing.assert_allclose(product.deviation["w"], deviation, rtol=1e-5)
     np.testing.assert_allclose(product.mean["w"], 0.2, rtol=1e-5)
     # As wide as its cavity, or wider, a client starts a little narrower.
     wide = coordinates.free(Gaussian(q.mean, {"w": jnp.float32(3.0)}))
     found = coordinates.gaussian(wide).deviation["w"]
-    np.testing.assert_allclose(found, module.LARGEST_START, rtol=1e-5)
+    np.testing.assert_allclose(found, LARGEST_START, rtol=1e-5)
 
 
 def network_task():
-    return inference.classification(Columns((4, 3)), (5,), num_samples=2, dropout=0.2)
+    return bayesian.classification(Columns((4, 3)), (5,), num_samples=2, dropout=0.2)
 
 
 def network_world():
     rng = np.random.default_rng(0)
 
     def split(*sizes):
-        return data.stack_agents(
+        return stacking.stack_agents(
             [
                 {
                     "x": rng.normal(size=(n, 5)).astype(np.float32),
@@ -339,14 +355,14 @@ def network_virtual(**options):
 class TestNetworks:
     @pytest.mark.parametrize("synchronous", [False, True])
     def test_lowers_for_accelerators(self, synchronous):
-        algorithm = network_virtual(synchronous=synchronous, agent_loop=training.VMAP)
+        algorithm = network_virtual(synchronous=synchronous, agent_loop=VMAP)
         assert_lowers(algorithm, network_world())
 
     @pytest.mark.slow
     def test_agents_in_place_are_the_same_as_side_by_side(self):
         world = jax.tree.map(jnp.asarray, network_world())
         finals = []
-        for agent_loop in (training.IN_PLACE, training.VMAP):
+        for agent_loop in (IN_PLACE, VMAP):
             algorithm = network_virtual(agent_loop=agent_loop)
             state = jit(algorithm.init)(jax.random.key(0), world)
             inputs = algorithm.plan(np.random.default_rng(0), world, 2)
@@ -391,16 +407,16 @@ def test_traces_once(synchronous):
 
 class TestSeveral:
     def test_is_the_same_as_one_by_one(self):
-        task = inference.in_coordinates(CONJUGATE, gaussian.POINT)
+        task = bayesian.in_coordinates(CONJUGATE, gaussian.POINT)
         task = task._replace(
             loss=lambda variables, batch, key: (
                 jnp.square(variables.params["server"]["w"] - batch["c"][0, 0]),
                 variables.stats,
             )
         )
-        learner = training.gradient_descent(task, optax.sgd(0.1))
+        learner = gradient_descent(task, optax.sgd(0.1))
         world = world_of([[2, 2], [4, 12]])
-        options = {"batch_size": 1, "agent_loop": training.VMAP}
+        options = {"batch_size": 1, "agent_loop": VMAP}
         for algorithm in (
             local_only(task, learner, **options),
             fedavg(task, learner, num_clients=1, **options),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pjax import graphs, mixing, topology, weights
-from p2pjax.types import InputError
+from p2pjax.exchange import mixing
+from p2pjax.graphs import analysis, generators, mixing_matrices, topology
+from p2pjax.types import InputError, Peers
 
 THIRD, HALF = 1 / 3, 1 / 2
 PATH_PLUS = topology.from_graph(nx.Graph([(0, 1), (0, 2), (1, 3)]))
@@ -18,8 +19,8 @@ THREE = topology.from_graph(nx.DiGraph([(0, 1), (0, 2), (1, 2), (2, 0)]))
 def drawn(seed, directed):
     """Of one size and, with padding, one width: one program serves them all."""
     rng = np.random.default_rng(seed)
-    graph = graphs.erdos_renyi(rng, 8, rng.random(), directed=directed)
-    return topology.unstack(topology.stack([graph, topology.complete(8)]))[0]
+    graph = generators.erdos_renyi(rng, 8, rng.random(), directed=directed)
+    return topology.unstack(topology.stack([graph, generators.complete(8)]))[0]
 
 
 def hears(graph):
@@ -36,7 +37,7 @@ undirected_graphs = st.builds(drawn, st.integers(0, 10**6), st.just(False))
 
 def test_path_plus():
     np.testing.assert_allclose(
-        weights.dense_matrix(weights.metropolis_hastings(PATH_PLUS)),
+        analysis.dense_matrix(mixing_matrices.metropolis_hastings(PATH_PLUS)),
         [
             [THIRD, THIRD, THIRD, 0],
             [THIRD, THIRD, 0, THIRD],
@@ -45,7 +46,7 @@ def test_path_plus():
         ],
         atol=1e-6,
     )
-    receive = weights.dense_matrix(weights.uniform_receive(PATH_PLUS))
+    receive = analysis.dense_matrix(mixing_matrices.uniform_receive(PATH_PLUS))
     np.testing.assert_allclose(
         receive,
         [
@@ -61,7 +62,7 @@ def test_path_plus():
 
 def test_uniform_send_of_three_agents():
     np.testing.assert_allclose(
-        weights.dense_matrix(weights.uniform_send(THREE)),
+        analysis.dense_matrix(mixing_matrices.uniform_send(THREE)),
         [[THIRD, 0, HALF], [THIRD, HALF, 0], [THIRD, HALF, HALF]],
         atol=1e-6,
     )
@@ -70,8 +71,8 @@ def test_uniform_send_of_three_agents():
 @given(random_graphs)
 def test_uniform_weights_are_stochastic(graph):
     linked = hears(graph) + np.eye(len(graph.mask))
-    receive = weights.dense_matrix(weights.uniform_receive(graph))
-    send = weights.dense_matrix(weights.uniform_send(graph))
+    receive = analysis.dense_matrix(mixing_matrices.uniform_receive(graph))
+    send = analysis.dense_matrix(mixing_matrices.uniform_send(graph))
     np.testing.assert_allclose(receive.sum(1), 1, atol=1e-6)
     np.testing.assert_allclose(send.sum(0), 1, atol=1e-6)
     np.testing.assert_allclose(receive, linked / linked.sum(1)[:, None], atol=1e-6)
@@ -80,7 +81,7 @@ def test_uniform_weights_are_stochastic(graph):
 
 @given(undirected_graphs)
 def test_metropolis_hastings_is_symmetric_and_stochastic(graph):
-    matrix = weights.dense_matrix(weights.metropolis_hastings(graph))
+    matrix = analysis.dense_matrix(mixing_matrices.metropolis_hastings(graph))
     degree = hears(graph).sum(1)
     expected = hears(graph) / (1 + np.maximum(degree[:, None], degree))
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-6)
@@ -92,7 +93,7 @@ def test_metropolis_hastings_is_symmetric_and_stochastic(graph):
 def test_size_weighted(graph, seed):
     num_agents = len(graph.mask)
     sizes = np.random.default_rng(seed).integers(0, 4, num_agents)
-    matrix = weights.dense_matrix(weights.size_weighted(graph, sizes))
+    matrix = analysis.dense_matrix(mixing_matrices.size_weighted(graph, sizes))
     np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-6)
     linked = hears(graph) + np.eye(num_agents)
     for n in range(num_agents):
@@ -104,13 +105,13 @@ def test_size_weighted(graph, seed):
 @pytest.mark.parametrize("directed", [False, True])
 def test_all_weights_of_a_regular_graph_are_the_same(directed):
     rng = np.random.default_rng(0)
-    build = graphs.directed_regular if directed else topology.random_regular
+    build = generators.directed_regular if directed else generators.random_regular
     graph = build(rng, 10, 3)
     for peers in (
-        weights.uniform_receive(graph),
-        weights.uniform_send(graph),
-        weights.metropolis_hastings(graph),
-        weights.size_weighted(graph, np.full(10, 7)),
+        mixing_matrices.uniform_receive(graph),
+        mixing_matrices.uniform_send(graph),
+        mixing_matrices.metropolis_hastings(graph),
+        mixing_matrices.size_weighted(graph, np.full(10, 7)),
     ):
         assert peers.ids[:, 0].tolist() == list(range(10))
         np.testing.assert_allclose(peers.weight, 1 / 4, atol=1e-6)
@@ -119,25 +120,25 @@ def test_all_weights_of_a_regular_graph_are_the_same(directed):
 def test_an_agent_without_neighbours_keeps_its_model():
     alone = topology.from_edges(2, np.array([], int), np.array([], int))
     for peers in (
-        weights.uniform_receive(alone),
-        weights.uniform_send(alone),
-        weights.metropolis_hastings(alone),
-        weights.size_weighted(alone, np.array([0, 3])),
+        mixing_matrices.uniform_receive(alone),
+        mixing_matrices.uniform_send(alone),
+        mixing_matrices.metropolis_hastings(alone),
+        mixing_matrices.size_weighted(alone, np.array([0, 3])),
     ):
-        np.testing.assert_array_equal(weights.dense_matrix(peers), np.eye(2))
+        np.testing.assert_array_equal(analysis.dense_matrix(peers), np.eye(2))
 
 
 def test_weights_are_traced_with_the_graph():
     """One program for all graphs of a width, and padding that leaks nothing."""
     sequence = topology.stack(
-        [THREE, topology.ring(3), topology.ring(3, directed=True)]
+        [THREE, generators.ring(3), generators.ring(3, directed=True)]
     )
     traces = []
 
     def mixed(graph, values):
         traces.append(1)
-        peers = weights.uniform_send(graph)
-        sizes = weights.size_weighted(graph, values)
+        peers = mixing_matrices.uniform_send(graph)
+        sizes = mixing_matrices.size_weighted(graph, values)
         return peers, sizes, mixing.by_peers(peers)(values)
 
     step = jax.jit(mixed)
@@ -147,100 +148,106 @@ def test_weights_are_traced_with_the_graph():
         linked = hears(graph) + np.eye(3)
         np.testing.assert_allclose(result, (linked / linked.sum(0)) @ values, rtol=1e-6)
         expected = linked * values / (linked @ values)[:, None]
-        np.testing.assert_allclose(weights.dense_matrix(sized), expected, rtol=1e-6)
+        np.testing.assert_allclose(analysis.dense_matrix(sized), expected, rtol=1e-6)
         np.testing.assert_allclose(
-            weights.dense_matrix(send), np.asarray(mixing.dense(send)), rtol=1e-6
+            analysis.dense_matrix(send), np.asarray(mixing.dense(send)), rtol=1e-6
         )
     assert len(traces) == 1
 
 
 def test_lazy():
-    ring = weights.metropolis_hastings(topology.ring(4))
+    ring = mixing_matrices.metropolis_hastings(generators.ring(4))
     np.testing.assert_allclose(
-        weights.dense_matrix(weights.lazy(ring)),
-        (weights.dense_matrix(ring) + np.eye(4)) / 2,
+        analysis.dense_matrix(mixing_matrices.lazy(ring)),
+        (analysis.dense_matrix(ring) + np.eye(4)) / 2,
         atol=1e-6,
     )
-    assert weights.smallest_eigenvalue(weights.lazy(ring)) == pytest.approx(1 / 3)
+    assert analysis.smallest_eigenvalue(mixing_matrices.lazy(ring)) == pytest.approx(
+        1 / 3
+    )
 
 
 def test_smallest_eigenvalue():
     """Rings of even size are the edge case of D2, random 3-regular graphs beyond it."""
     for num_agents in (4, 100):
-        ring = weights.metropolis_hastings(topology.ring(num_agents))
-        assert weights.smallest_eigenvalue(ring) == pytest.approx(-1 / 3, abs=1e-6)
+        ring = mixing_matrices.metropolis_hastings(generators.ring(num_agents))
+        assert analysis.smallest_eigenvalue(ring) == pytest.approx(-1 / 3, abs=1e-6)
     rng = np.random.default_rng(0)
-    sparse = weights.metropolis_hastings(topology.random_regular(rng, 100, 3))
-    assert weights.smallest_eigenvalue(sparse) == pytest.approx(-0.45, abs=0.03)
-    assert weights.smallest_eigenvalue(weights.lazy(sparse)) > 0
+    sparse = mixing_matrices.metropolis_hastings(generators.random_regular(rng, 100, 3))
+    assert analysis.smallest_eigenvalue(sparse) == pytest.approx(-0.45, abs=0.03)
+    assert analysis.smallest_eigenvalue(mixing_matrices.lazy(sparse)) > 0
     with pytest.raises(InputError, match="one symmetric matrix"):
-        weights.smallest_eigenvalue(weights.uniform_receive(THREE))
+        analysis.smallest_eigenvalue(mixing_matrices.uniform_receive(THREE))
 
 
 def test_spectral_gap():
-    ring = weights.metropolis_hastings(topology.ring(10))
+    ring = mixing_matrices.metropolis_hastings(generators.ring(10))
     second = (1 + 2 * np.cos(2 * np.pi / 10)) / 3
-    assert weights.spectral_gap(ring) == pytest.approx(1 - second, abs=1e-6)
-    complete = weights.uniform_receive(topology.complete(5))
-    assert weights.spectral_gap(complete) == pytest.approx(1, abs=1e-6)
-    split = weights.uniform_receive(
-        graphs.oracle(np.random.default_rng(0), [0] * 4 + [1] * 4)
+    assert analysis.spectral_gap(ring) == pytest.approx(1 - second, abs=1e-6)
+    complete = mixing_matrices.uniform_receive(generators.complete(5))
+    assert analysis.spectral_gap(complete) == pytest.approx(1, abs=1e-6)
+    split = mixing_matrices.uniform_receive(
+        generators.oracle(np.random.default_rng(0), [0] * 4 + [1] * 4)
     )
-    assert weights.spectral_gap(split) == pytest.approx(0, abs=1e-6)
+    assert analysis.spectral_gap(split) == pytest.approx(0, abs=1e-6)
     # The negative end of the spectrum counts too: two agents that swap never agree.
-    swap = mixing.Peers(np.array([[0, 1], [1, 0]]), np.array([[0.0, 1], [0, 1]]))
-    assert weights.spectral_gap(swap) == pytest.approx(0, abs=1e-6)
-    only = weights.uniform_receive(topology.ring(1))
-    assert weights.spectral_gap(only) == 1
+    swap = Peers(np.array([[0, 1], [1, 0]]), np.array([[0.0, 1], [0, 1]]))
+    assert analysis.spectral_gap(swap) == pytest.approx(0, abs=1e-6)
+    only = mixing_matrices.uniform_receive(generators.ring(1))
+    assert analysis.spectral_gap(only) == 1
 
 
 def test_gap_predicts_how_fast_agents_agree():
     """Also over a sequence, per mixing."""
     rng = np.random.default_rng(0)
     for sequence in (
-        topology.stack([topology.random_regular(rng, 12, 3)]),
-        topology.stack([topology.random_regular(rng, 12, 3) for _ in range(3)]),
+        topology.stack([generators.random_regular(rng, 12, 3)]),
+        topology.stack([generators.random_regular(rng, 12, 3) for _ in range(3)]),
     ):
-        peers = jax.vmap(weights.metropolis_hastings)(sequence)
+        peers = jax.vmap(mixing_matrices.metropolis_hastings)(sequence)
         one_pass = np.eye(12)
-        for matrix in weights.dense_matrix(peers):
+        for matrix in analysis.dense_matrix(peers):
             one_pass = matrix @ one_pass
         spread = np.linalg.matrix_power(one_pass - 1 / 12, 50)
         rate = np.linalg.norm(spread, 2) ** (1 / 50 / len(sequence.mask))
-        assert weights.spectral_gap(peers) == pytest.approx(1 - rate, abs=0.01)
+        assert analysis.spectral_gap(peers) == pytest.approx(1 - rate, abs=0.01)
 
 
 def test_one_peer_exponential_agrees_in_one_pass():
-    peers = jax.vmap(weights.uniform_receive)(graphs.one_peer_exponential(8))
-    assert weights.spectral_gap(peers) > 0.99
-    split = jax.vmap(weights.uniform_receive)(
-        topology.stack([graphs.oracle(np.random.default_rng(0), [0, 0, 1, 1], 1)] * 2)
+    peers = jax.vmap(mixing_matrices.uniform_receive)(
+        generators.one_peer_exponential(8)
     )
-    assert weights.spectral_gap(split) == pytest.approx(0, abs=1e-6)
+    assert analysis.spectral_gap(peers) > 0.99
+    split = jax.vmap(mixing_matrices.uniform_receive)(
+        topology.stack(
+            [generators.oracle(np.random.default_rng(0), [0, 0, 1, 1], 1)] * 2
+        )
+    )
+    assert analysis.spectral_gap(split) == pytest.approx(0, abs=1e-6)
 
 
 def test_warnings_where_theory_ends():
     one_way = topology.from_graph(nx.DiGraph([(0, 1), (1, 2)]))
     with pytest.warns(UserWarning, match="theory of D2 needs an undirected graph"):
-        assert weights.warn_if_directed(THREE, "D2")
+        assert analysis.warn_if_directed(THREE, "D2")
     with pytest.warns(UserWarning, match="SGP needs a strongly connected graph"):
-        assert weights.warn_if_not_strongly_connected(one_way, "SGP")
-    assert not weights.warn_if_directed(PATH_PLUS, "D2")
-    assert not weights.warn_if_not_strongly_connected(THREE, "SGP")
+        assert analysis.warn_if_not_strongly_connected(one_way, "SGP")
+    assert not analysis.warn_if_directed(PATH_PLUS, "D2")
+    assert not analysis.warn_if_not_strongly_connected(THREE, "SGP")
 
 
 def test_sequences_are_connected_together():
     forward = topology.from_graph(nx.DiGraph([(0, 1), (1, 2)]))
     backward = topology.receivers(forward)
     both = topology.stack([forward, backward])
-    assert not weights.is_strongly_connected(forward)
-    assert weights.is_strongly_connected(both)
-    assert weights.is_directed(both)  # in each graph, though not in their union
-    assert not weights.is_directed(topology.stack([topology.ring(3)] * 2))
+    assert not analysis.is_strongly_connected(forward)
+    assert analysis.is_strongly_connected(both)
+    assert analysis.is_directed(both)  # in each graph, though not in their union
+    assert not analysis.is_directed(topology.stack([generators.ring(3)] * 2))
 
 
 def test_report():
-    found = weights.report(THREE)
+    found = analysis.report(THREE)
     gap = found.pop("spectral_gap")
     assert found == {
         "agents": 3,
@@ -252,9 +259,11 @@ def test_report():
         "directed": True,
         "strongly_connected": True,
     }
-    assert gap == pytest.approx(weights.spectral_gap(weights.uniform_receive(THREE)))
-    sequence = weights.report(graphs.one_peer_exponential(4))
+    assert gap == pytest.approx(
+        analysis.spectral_gap(mixing_matrices.uniform_receive(THREE))
+    )
+    sequence = analysis.report(generators.one_peer_exponential(4))
     assert sequence["spectral_gap"] > 0.99 and sequence["strongly_connected"]
-    star = weights.report(graphs.star(5))
-    undirected = weights.metropolis_hastings(graphs.star(5))
-    assert star["spectral_gap"] == pytest.approx(weights.spectral_gap(undirected))
+    star = analysis.report(generators.star(5))
+    undirected = mixing_matrices.metropolis_hastings(generators.star(5))
+    assert star["spectral_gap"] == pytest.approx(analysis.spectral_gap(undirected))

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.jobs import Job
-from p2pjax.algorithms.base import Algorithm
-from p2pjax.data import AgentData, World
-from p2pjax.types import Info, Links
+from p2pjax.types import AgentData, Algorithm, Info, Links, World
 
 SIZE = 4  # agents, in two clusters
 

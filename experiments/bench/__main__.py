@@ -16,7 +16,7 @@ from absl import app, flags
 from experiments import common
 from experiments.bench import harness
 from experiments.bench.suites import SUITES
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 _SUITE = flags.DEFINE_list("suite", [], f"Among {', '.join(SUITES)}.")
 _REPEATS = flags.DEFINE_integer(

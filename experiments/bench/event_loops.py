@@ -11,11 +11,14 @@ import optax
 
 from experiments.bench import inputs
 from experiments.bench.jax_tasks import task_of
-from p2pjax import data, events, graphs, sharding, topology, training, waves
-from p2pjax.algorithms.p2p_bn import p2p_bn
-from p2pjax.data import AgentData, World
-from p2pjax.training import Extra, Learner
-from p2pjax.types import PyTree, Variables
+from p2pjax import sharding
+from p2pjax.algorithms._p2p_bn import p2p_bn
+from p2pjax.asynchronous import waves
+from p2pjax.asynchronous.events import Schedule, draw
+from p2pjax.graphs import generators, topology
+from p2pjax.training import local_training, samplers
+from p2pjax.training.learner import Extra, Learner, gradient_descent
+from p2pjax.types import AgentData, PyTree, Variables, World
 
 NUM_EPOCHS = 4  # that are drawn; the first, in which everybody wakes once, is not run
 
@@ -60,12 +63,12 @@ def one_after_the_other(
     """The same events in a Python loop over two jitted functions of one agent."""
     learner = _learner(network)
     world = _world(network, num_agents, num_examples)
-    sampler = data.shuffled_epochs(batch_size, num_examples)
+    sampler = samplers.shuffled_epochs(batch_size, num_examples)
     num_steps = -(-num_examples // batch_size)
 
     @jax.jit
     def train(number: jax.Array, params: PyTree, examples: PyTree) -> PyTree:
-        carry, _ = training.take_steps(
+        carry, _ = local_training.take_steps(
             learner,
             sampler,
             jax.random.key(0),
@@ -141,18 +144,18 @@ def wave_width(
 
 
 def _learner(network: inputs.Network) -> Learner:
-    return training.gradient_descent(task_of(network), optax.sgd(0.01))
+    return gradient_descent(task_of(network), optax.sgd(0.01))
 
 
 def _graph(num_agents: int) -> topology.Topology:
-    return graphs.directed_regular(np.random.default_rng(0), num_agents, 3)
+    return generators.directed_regular(np.random.default_rng(0), num_agents, 3)
 
 
-def _schedule(num_agents: int, world: World) -> events.Schedule:
+def _schedule(num_agents: int, world: World) -> Schedule:
     to = topology.receivers(topology.stack([_graph(num_agents)]))
     to = jax.tree.map(lambda leaf: np.repeat(leaf, NUM_EPOCHS, axis=0), to)
     rng = np.random.default_rng(0)
-    return events.draw(rng, to, np.asarray(world.train.size), NUM_EPOCHS)
+    return draw(rng, to, np.asarray(world.train.size), NUM_EPOCHS)
 
 
 def _world(network: inputs.Network, num_agents: int, num_examples: int) -> World:

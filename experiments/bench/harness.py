@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments import common, run_folder
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[2]
 NUM_CORES = common.num_cores()

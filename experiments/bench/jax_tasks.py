@@ -4,9 +4,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from experiments.bench.inputs import NUM_CLASSES, NUM_TAGS, Network
-from p2pjax import tasks
-from p2pjax.models import cnn, encoder, gru, mlp
-from p2pjax.tasks import Task
+from p2pjax.nn import cnn, encoder, gru, mlp
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks._next_token import next_token
+from p2pjax.tasks.losses import softmax_cross_entropy, squared_error
+from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
 
 
@@ -15,17 +17,17 @@ def task_of(network: Network) -> Task:
     if network["kind"] == "mlp":
         inputs, *widths = network["widths"]
         if network.get("sigmoid"):
-            return tasks.classification(mlp.MLP(widths), (inputs,), tasks.squared_error)
+            return classification(mlp.MLP(widths), (inputs,), squared_error)
         module: nn.Module = mlp.MLP(widths, nn.relu)
-        return tasks.classification(module, (inputs,), tasks.softmax_cross_entropy)
+        return classification(module, (inputs,), softmax_cross_entropy)
     if network["kind"] == "cnn":
         module = cnn.CNN(network["channels"], network["dense"], NUM_CLASSES)
         image = tuple(network["image"])
-        return tasks.classification(module, image, tasks.softmax_cross_entropy)
+        return classification(module, image, softmax_cross_entropy)
     if network["kind"] == "gru":
         units = network["units"]
         words = gru.NextWord(network["words"], units, units, units)
-        return tasks.next_token(words, network["length"], uncounted=1, momentum=None)
+        return next_token(words, network["length"], uncounted=1, momentum=None)
     return _tagging(network["words"], network["length"])
 
 
@@ -42,7 +44,7 @@ def _tagging(num_words: int, length: int) -> Task:
 
     def losses(variables: Variables, batch: Batch) -> Array:  # [B]
         logits = jnp.asarray(module.apply({"params": variables.params}, batch["x"]))
-        return tasks.softmax_cross_entropy(logits, batch["y"]).mean(1)
+        return softmax_cross_entropy(logits, batch["y"]).mean(1)
 
     def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
         del key

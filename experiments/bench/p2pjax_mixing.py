@@ -8,13 +8,15 @@ import jax
 import numpy as np
 
 from experiments.bench import inputs
-from p2pjax import mixing, owners, placement, sharding
-from p2pjax.mixing import Peers
-from p2pjax.models import mlp
-from p2pjax.owners import MixPlan
-from p2pjax.slices import PartialModel, Scheme
-from p2pjax.topology import Topology
-from p2pjax.types import PyTree
+from p2pjax import sharding
+from p2pjax.exchange import mixing, owner_classes
+from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.graphs import mixing_matrices
+from p2pjax.graphs.topology import Topology
+from p2pjax.nn import mlp
+from p2pjax.partial import ownership, placement
+from p2pjax.partial.schemes import PartialModel, Scheme
+from p2pjax.types import Peers, PyTree
 
 
 def whole(
@@ -22,7 +24,7 @@ def whole(
 ) -> Callable[[], float]:
     """Everybody averages one leaf with its neighbours."""
     params = {"leaf": np.ones((num_agents, num_columns), np.float32)}
-    plan = owners.whole_model(num_agents, {"leaf": params["leaf"][0]})
+    plan = owner_classes.whole_model(num_agents, {"leaf": params["leaf"][0]})
     return _mixed(params, plan, degree, num_devices)
 
 
@@ -50,7 +52,7 @@ def by_class(
     models = [PartialModel(cells, everybody) for cells in zip(*parts, strict=True)]
     scheme = Scheme((tuple(widths),) * num_agents, tuple(models), cross_model=True)
     cells, _ = placement.align(placement.attach(scheme))
-    plan = owners.mix_plan(scheme, cells, mlp.wiring(len(widths) - 1), one_agent)
+    plan = ownership.mix_plan(scheme, cells, mlp.wiring(len(widths) - 1), one_agent)
     params = jax.tree.map(lambda leaf: np.stack([leaf] * num_agents), one_agent)
     return _mixed(params, plan, degree, num_devices)
 
@@ -73,7 +75,7 @@ def _mixed(
     @partial(jax.jit, donate_argnums=0)
     def mix(params: PyTree, graph: Topology) -> PyTree:
         def combine(owner: np.ndarray) -> mixing.Combine:
-            peers: Peers = mixing.metropolis(graph, owner)
+            peers: Peers = mixing_matrices.metropolis(graph, owner)
             return mixing.by_peers(peers)
 
         return mixing.mix(params, plan, combine)

@@ -10,11 +10,11 @@ import optax
 
 from experiments.bench import inputs
 from experiments.bench.jax_tasks import task_of
-from p2pjax import sharding, training
-from p2pjax.algorithms.pull import pull
-from p2pjax.data import AgentData, World
+from p2pjax import sharding
+from p2pjax.engines.pulling import pull
 from p2pjax.selection.pens import pens
-from p2pjax.types import Array
+from p2pjax.training import agent_loop, learner
+from p2pjax.types import AgentData, Array, World
 
 NEVER = 1_000_000  # the second stage, which judges nobody
 
@@ -30,10 +30,10 @@ def pens_rounds(
     task = task_of(want.network)
     algorithm = pull(
         task,
-        training.gradient_descent(task, optax.sgd(0.01)),
+        learner.gradient_descent(task, optax.sgd(0.01)),
         pens(num_peers=num_kept, num_candidates=num_candidates, second_stage=NEVER),
         batch_size=want.batch_size,
-        agent_loop=training.fastest_agent_loop(task),
+        agent_loop=agent_loop.fastest_agent_loop(task),
     )
     x, y = inputs.examples(want.network, want.num_agents, want.num_examples)
     world = _world({"x": x, "y": y})

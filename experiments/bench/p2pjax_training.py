@@ -12,11 +12,12 @@ import optax
 
 from experiments.bench import inputs
 from experiments.bench.jax_tasks import task_of
-from p2pjax import data, mixing, owners, sharding, training
-from p2pjax.algorithms.stepwise import identical_models
-from p2pjax.data import AgentData
-from p2pjax.mixing import Peers
-from p2pjax.types import Key, PyTree, Variables
+from p2pjax import sharding
+from p2pjax.exchange import mixing, owner_classes
+from p2pjax.training import agent_loop, local_training, samplers
+from p2pjax.training.learner import gradient_descent, per_sample
+from p2pjax.training.local_training import identical_models
+from p2pjax.types import AgentData, Key, Peers, PyTree, Variables
 
 UNFINISHED = 20  # rounds at a time; see `p2pjax.sharding`
 
@@ -43,16 +44,16 @@ def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
     """The jitted round and what it is called with; sets the mesh."""
     jax.set_mesh(sharding.agents_mesh(want.num_agents))
     task = task_of(want.network)
-    learner = training.gradient_descent(task, optax.sgd(0.01))
-    learner = training.per_sample(learner) if want.per_sample else learner
-    train = training.local_training(
+    learner = gradient_descent(task, optax.sgd(0.01))
+    learner = per_sample(learner) if want.per_sample else learner
+    train = local_training.local_training(
         learner,
-        data.cyclic_window(want.batch_size),
+        samplers.cyclic_window(want.batch_size),
         want.num_steps,
-        training.fastest_agent_loop(task),
+        agent_loop.fastest_agent_loop(task),
     )
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    plan = owners.whole_model(want.num_agents, shapes.params)
+    plan = owner_classes.whole_model(want.num_agents, shapes.params)
 
     @partial(jax.jit, donate_argnums=0)
     def one_round(state: PyTree, agents: AgentData, peers: Peers) -> PyTree:

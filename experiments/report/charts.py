@@ -23,7 +23,7 @@ from experiments.report.svg import (
     position,
     svg,
 )
-from p2pjax import statistics
+from p2pjax.evaluation import statistics
 
 _LETTER = 9  # width at the size of a phone
 _MAX_PROBES = 25  # points of a line that say their value

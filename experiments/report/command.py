@@ -10,7 +10,7 @@ from absl import flags
 from experiments import common, run_folder
 from experiments.report import markup, measures, reading, sections
 from experiments.report.reading import Folder
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 FLAGS = flags.FLAGS
 

@@ -15,7 +15,7 @@ import numpy as np
 from experiments.report.charts import Line, Point, Series
 from experiments.report.reading import Case, Exchanges, Folder
 from experiments.run_folder import Row
-from p2pjax import metrics, statistics
+from p2pjax.evaluation import statistics
 
 # What final accuracy may depend on, first the more telling, and the least it can be.
 _COMPARED = {"group_size": 1, "level": -math.inf, "hidden": -math.inf, "batch_size": 1}
@@ -53,8 +53,8 @@ def over_runs(rows: Iterable[Row], name: str) -> dict[str, float]:
     """Summary of a metric; not a number where one of its values is not finite."""
     values = np.array([_number(row.get(name)) for row in rows])
     if len(values) and np.isfinite(values).all():
-        return metrics.over_runs(values)
-    return dict.fromkeys(metrics.over_runs(np.zeros(1)), math.nan) | {
+        return statistics.over_runs(values)
+    return dict.fromkeys(statistics.over_runs(np.zeros(1)), math.nan) | {
         "runs": len(values)
     }
 

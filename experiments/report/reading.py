@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.run_folder import Row
-from p2pjax import InputError
+from p2pjax.types import InputError
 
 
 class Exchanges(NamedTuple):

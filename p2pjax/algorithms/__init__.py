@@ -1,1 +1,1 @@
-"""Complete learning methods, one per file; each constructor returns an `Algorithm`."""
+"""Complete learning methods, one per file; every constructor returns an `Algorithm`."""

@@ -1,1 +1,1 @@
-"""Whom to average with, one method per file."""
+"""Whom to learn from: one rule per file."""

@@ -15,13 +15,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from p2pjax import graphs
-from p2pjax.topology import Topology, complete, from_edges
+from p2pjax.graphs import generators
+from p2pjax.graphs.generators import complete
+from p2pjax.graphs.topology import Topology, from_edges
 from p2pjax.types import InputError
 
 ALONE = -1
+
+
 NUM_RESTARTS = 20
+
+
 PATIENCE = 5  # numbers of groups without improvement
+
 
 Value = Callable[[np.ndarray], np.ndarray]  # of groups by their sizes
 
@@ -98,7 +104,9 @@ def groups(
     return _numbered(best)
 
 
-def topology(rng: np.random.Generator, group: np.ndarray, degree: int = 3) -> Topology:
+def group_graph(
+    rng: np.random.Generator, group: np.ndarray, degree: int = 3
+) -> Topology:
     """A directed graph of the given degree inside every group; `ALONE` has no edges.
 
     Groups with too few members for it are complete.
@@ -107,7 +115,7 @@ def topology(rng: np.random.Generator, group: np.ndarray, degree: int = 3) -> To
     for label in np.unique(group[group != ALONE]):
         members = np.flatnonzero(group == label)
         if len(members) > degree:
-            inside = graphs.directed_regular(rng, len(members), degree)
+            inside = generators.directed_regular(rng, len(members), degree)
         else:
             inside = complete(len(members))
         slots = np.nonzero(inside.mask)

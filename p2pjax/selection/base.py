@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from p2pjax import mixing, weights
-from p2pjax.data import AgentData
-from p2pjax.mixing import Peers
+from p2pjax.exchange import mixing
+from p2pjax.graphs import mixing_matrices
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.topology import Topology
-from p2pjax.types import Array, Batch, Key, PyTree, Variables
+from p2pjax.types import AgentData, Array, Batch, Key, Peers, PyTree, Variables
 
 # (an agent's model, a peer's model, the agent's examples) -> a number
 PairFn = Callable[[Variables, Variables, Batch], Array]
@@ -66,7 +65,7 @@ class View(NamedTuple):
 
     def averaged(self, table: Topology) -> Peers:
         """Means of the agents' and their peers' models, weighted by training data."""
-        return weights.size_weighted(table, self.sizes)
+        return mixing_matrices.size_weighted(table, self.sizes)
 
 
 class Pulled(NamedTuple):

@@ -1,14 +1,14 @@
 """D-Cliques: groups whose labels together look like everybody's, made on the host.
 
 Bellet, Kermarrec, Lavoie (2022), "D-Cliques: Compensating for data heterogeneity with
-topology in decentralized federated learning". `algorithms.d_cliques` learns on them.
+topology in decentralized federated learning". `algorithms._d_cliques` learns on them.
 """
 
 import itertools
 
 import numpy as np
 
-from p2pjax.topology import Topology, from_edges
+from p2pjax.graphs.topology import Topology, from_edges
 from p2pjax.types import InputError
 
 
@@ -60,7 +60,7 @@ def skew(histograms: np.ndarray, clique: np.ndarray) -> np.ndarray:
     )
 
 
-def topology(clique: np.ndarray) -> Topology:
+def clique_graph(clique: np.ndarray) -> Topology:
     """Everybody is linked to its clique, and every two cliques by one edge.
 
     The edge is between those of each that have the fewest such edges so far, of these

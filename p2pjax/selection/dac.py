@@ -10,13 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.mixing import Peers
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Pulled, Selection, View, fetched
 from p2pjax.selection.max_in_load import admitted
 from p2pjax.selection.similarity import Similarity, inverse_loss
-from p2pjax.topology import Topology
-from p2pjax.types import Array, InputError, Key, PyTree
+from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 # Peers whose probability, in units of the largest, a float64 cannot hold are not drawn.
 LOG_SMALLEST = -745.0

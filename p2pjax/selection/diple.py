@@ -3,7 +3,7 @@
 Zheng, Naghizadeh, Yener (2022), "DiPLe: Learning directed collaboration graphs for
 peer-to-peer personalized learning". On the line from the agent's model to a peer's, the
 loss on the agent's data is least at some share of the peer's: that is its weight. Peers
-with weight 0 are not asked again. `algorithms.diple` is the whole method.
+with weight 0 are not asked again. `algorithms._diple` is the whole method.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from p2pjax.mixing import Peers
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Pulled, Selection, View, fetched
 from p2pjax.selection.max_in_load import admitted
-from p2pjax.topology import Topology
-from p2pjax.types import Array, Batch, InputError, Key, Variables
+from p2pjax.types import Array, Batch, InputError, Key, Peers, Variables
 
 SELF_WEIGHT = 0.5
 

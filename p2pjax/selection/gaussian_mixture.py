@@ -13,8 +13,14 @@ import jax.numpy as jnp
 from p2pjax.types import Array
 
 VARIANCE_FLOOR = 1e-6  # added to variances
+
+
 TOLERANCE = 1e-3
+
+
 MAX_ITERATIONS = 100
+
+
 EPSILON = 1e-6  # added to the weight of a component
 
 

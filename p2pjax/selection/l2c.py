@@ -11,16 +11,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from p2pjax import mixing
-from p2pjax.mixing import Peers
+from p2pjax.exchange import mixing
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Pulled, Selection, View, fetched
 from p2pjax.selection.max_in_load import admitted
-from p2pjax.topology import Topology
-from p2pjax.types import Array, InputError, Key, PyTree
+from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 TEMPERATURE = 2.0  # of losses
+
+
 RATE, DECAY = 0.1, 0.01  # of the logits: 0.1 / (1 + 0.01 t)
+
+
 LEAST_SCORE = -1e30  # of an agent's own model, should all losses be infinite
 
 

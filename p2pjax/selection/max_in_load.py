@@ -9,9 +9,9 @@ at random, and who is turned away draws again among those who have places left.
 import jax
 import jax.numpy as jnp
 
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Selection, View
-from p2pjax.topology import Topology
 from p2pjax.types import Array, InputError, Key, PyTree
 
 

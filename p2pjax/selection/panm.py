@@ -13,13 +13,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.mixing import Peers
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import gaussian_mixture, tables
 from p2pjax.selection.base import Pulled, Selection, View, fetched
 from p2pjax.selection.max_in_load import admitted
 from p2pjax.selection.similarity import Similarity, negative_loss
-from p2pjax.topology import Topology
-from p2pjax.types import Array, InputError, Key, PyTree
+from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 
 class PANMState(NamedTuple):

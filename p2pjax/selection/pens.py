@@ -9,12 +9,11 @@ were kept more often than chance.
 import jax
 import jax.numpy as jnp
 
-from p2pjax.mixing import Peers
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Pulled, Selection, View, fetched
 from p2pjax.selection.max_in_load import admitted
-from p2pjax.topology import Topology
-from p2pjax.types import Array, InputError, Key
+from p2pjax.types import Array, InputError, Key, Peers
 
 
 def pens(

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection.base import View
-from p2pjax.topology import Topology
 from p2pjax.types import Array, InputError, PyTree
 
 LOSS_FLOOR = 1e-6  # so that a perfect model is not infinitely similar

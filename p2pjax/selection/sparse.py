@@ -2,16 +2,16 @@
 
 The baselines of Sajina (2025), "Deep Learning Personalization Methods in Peer-to-peer
 Heterogeneous Systems": `sparse` on `graphs.directed_regular` knows nothing of who is
-alike; on `graphs.oracle` it knows everything; on `aucccr.topology` what was found out.
+alike; on `graphs.oracle` it knows everything; on `aucccr.group_graph` what was found
+out.
 """
 
 import jax
 
-from p2pjax.mixing import Peers
 from p2pjax.selection import tables
 from p2pjax.selection.base import Pulled, Selection, View, fetched
 from p2pjax.selection.max_in_load import admitted
-from p2pjax.types import Array, InputError, Key
+from p2pjax.types import Array, InputError, Key, Peers
 
 
 def sparse(num_peers: int | None = None) -> Selection:

@@ -8,7 +8,7 @@ by the peers' numbers, so that of equal ones the lowest comes first.
 import jax
 import jax.numpy as jnp
 
-from p2pjax.topology import Topology
+from p2pjax.graphs.topology import Topology
 from p2pjax.types import Array, Key
 
 

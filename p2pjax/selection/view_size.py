@@ -12,11 +12,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.mixing import Peers
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Pulled, Selection, View
-from p2pjax.topology import Topology
-from p2pjax.types import Array, InputError, Key, PyTree
+from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 
 class ViewSizeState(NamedTuple):

@@ -1,1 +1,0 @@
-"""Data sets: loaders of public formats and generators."""

@@ -1,0 +1,189 @@
+"""D-Cliques: every step follows the mean gradient of the agent's clique.
+
+Bellet, Kermarrec, Lavoie (2022), "D-Cliques: Compensating for data heterogeneity with
+topology in decentralized federated learning". A clique has about the labels of all
+agents (`selection.d_cliques`), so its mean gradient is about that of all. After each
+step models are averaged with all neighbours, in and between cliques.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from p2pjax.engines.neighbor_averaging import dpsgd
+from p2pjax.engines.stepwise import StepwiseInputs, StepwiseState, stepwise
+from p2pjax.exchange import mixing, owner_classes, shared
+from p2pjax.graphs import mixing_matrices
+from p2pjax.selection.d_cliques import clique_graph
+from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import AUTO, map_agents
+from p2pjax.training.learner import Learner, gradient_descent
+from p2pjax.training.samplers import Sampler, take_batch
+from p2pjax.types import (
+    AgentData,
+    Algorithm,
+    Array,
+    Info,
+    InputError,
+    Key,
+    Links,
+    PyTree,
+    Variables,
+    World,
+)
+
+
+def d_cliques(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    clique: np.ndarray,
+    *,
+    batch_size: int,
+    local: Sequence[str] = shared.FULL,
+    agent_loop: int = AUTO,
+) -> Algorithm:
+    """A round is a network epoch.
+
+    Args:
+      task: what every agent learns.
+      optimizer: of everybody, fed with mean gradients.
+      clique: of every agent, `[N]`, for example from `d_cliques.cliques`.
+      batch_size: B.
+      local: leaves whose gradients and values are not sent, see `exchange`.
+      agent_loop: see `agent_loop.map_agents`.
+    """
+    clique = np.unique(np.asarray(clique), return_inverse=True)[1]
+    if clique.ndim != 1 or not len(clique):
+        raise InputError(
+            f"Need a clique of every agent, [agents], got shape {clique.shape}."
+        )
+    learner = gradient_descent(task, optimizer)
+    base = stepwise(
+        task,
+        learner,
+        dpsgd(mixing_matrices.metropolis_hastings),
+        clique_graph(clique),
+        batch_size=batch_size,
+        local=local,
+        agent_loop=agent_loop,
+        steps_of=mean_gradient_steps(task, optimizer, clique, local),
+    )
+    mates, is_mate = _mates(clique)
+
+    def round_fn(
+        key: Key,
+        t: Array,
+        inputs: StepwiseInputs,
+        state: StepwiseState,
+        world: World,
+    ) -> tuple[StepwiseState, Info]:
+        params = state.variables.params
+        gradient_size = _size(_plan(params, clique, local))
+        state, info = base.round(key, t, inputs, state, world)
+        steps = jnp.asarray(inputs.num_steps, jnp.float32)
+        arrived = jnp.asarray(is_mate, jnp.float32) * steps
+        gradients = arrived.sum(1)  # everybody sends as many as it gets
+        assert info.links is not None, "steps have peers"
+        links = Links(
+            jnp.concatenate([info.links.sender, jnp.asarray(mates)], 1),
+            jnp.concatenate([info.links.arrived, arrived], 1),
+        )
+        return state, info._replace(
+            sent=info.sent + gradients,
+            received=info.received + gradients,
+            payload=info.payload + gradients * gradient_size,
+            links=links,
+            merged=info.links,  # of models; the others are gradients
+        )
+
+    return base._replace(round=round_fn)
+
+
+def mean_gradient_steps(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    clique: np.ndarray,
+    local: Sequence[str],
+) -> Callable[..., Callable]:
+    """Steps of all agents along the mean gradient of their cliques.
+
+    Returns:
+      A function like `local_training.local_training`, for one step at a time.
+    """
+
+    def steps_of(
+        learner: Learner, sampler: Sampler, num_steps: int, agent_loop: int
+    ) -> Callable[..., tuple[Variables, PyTree, Array]]:
+        del learner, num_steps
+
+        def train(
+            key: Key,
+            step: Array,
+            variables: Variables,
+            opt_state: PyTree,
+            agents: AgentData,
+        ) -> tuple[Variables, PyTree, Array]:
+            def gradient_of(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+                key, (params, stats), examples, size = inputs
+                key_sample, key_loss = jax.random.split(key)
+                batch = take_batch(examples, sampler(key_sample, step, size))
+
+                def loss_of(params: PyTree) -> tuple[Array, PyTree]:
+                    return task.loss(Variables(params, stats), batch, key_loss)
+
+                return (), jax.value_and_grad(loss_of, has_aux=True)(params)
+
+            def descend(carry: PyTree, gradient: PyTree) -> tuple[PyTree, tuple[()]]:
+                params, opt_state = carry
+                updates, opt_state = optimizer.update(gradient, opt_state, params)
+                return (optax.apply_updates(params, updates), opt_state), ()
+
+            keys = jax.random.split(key, agents.size.shape[0])
+            _, ((loss, stats), gradient) = map_agents(gradient_of, agent_loop)(
+                (), (keys, variables, agents.examples, agents.size)
+            )
+            mean = mixing.mix(
+                gradient,
+                _plan(gradient, clique, local),
+                lambda owner: mixing.by_group_mean(owner),
+            )
+            (params, opt_state), _ = map_agents(descend, agent_loop)(
+                (variables.params, opt_state), mean
+            )
+            return Variables(params, stats), opt_state, loss.astype(jnp.float32)
+
+        return train
+
+    return steps_of
+
+
+def _plan(
+    params: PyTree, clique: np.ndarray, local: Sequence[str]
+) -> owner_classes.MixPlan:
+    """Owner classes of gradients: cliques share them, but for leaves that stay."""
+    one_agent = {"params": jax.tree.map(lambda leaf: leaf[0], params)}
+    plan = owner_classes.whole_model(
+        len(clique), jax.eval_shape(lambda: one_agent), local
+    )
+    return owner_classes.MixPlan(
+        tuple(c._replace(owner=clique) if c.is_shared else c for c in plan.classes)
+    )
+
+
+def _size(plan: owner_classes.MixPlan) -> int:
+    return sum(c.size for c in plan.classes if c.is_shared)
+
+
+def _mates(clique: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The others of everybody's clique, `[N, size - 1]`, and which slots are used."""
+    width = max(1, int(np.bincount(clique).max()) - 1)
+    mates = np.tile(np.arange(len(clique), dtype=np.int32)[:, None], (1, width))
+    is_mate = np.zeros(mates.shape, bool)
+    for agent, own in enumerate(clique):
+        found = np.setdiff1d(np.flatnonzero(clique == own), [agent])
+        mates[agent, : len(found)] = found
+        is_mate[agent, : len(found)] = True
+    return mates, is_mate

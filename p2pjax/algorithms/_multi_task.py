@@ -1,0 +1,160 @@
+"""MT and MT-EF: asynchronous push gossip between agents with different tasks.
+
+Sajina, Tankovic, Ipsic (2024), "Multi-task peer-to-peer learning using an encoder-only
+transformer model"; Sajina (2025), thesis, second study. A model is an encoder, which
+all agents have, and the head of a task. An awake agent trains for one local epoch and
+pushes its model to its receivers: those of its task average encoder and head, the
+others the encoder only. With encoder freeze (MT-EF), an agent that has averaged its
+encoder with one of another task trains only its head when it wakes next, which fits the
+head to the encoder before both go on.
+
+Baselines are the same method on other graphs and groups: CTS is each task's agents on a
+graph of their own, one method per task; Mono is one group of agents whose data differ
+but whose heads are the same.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.asynchronous.events import Timing
+from p2pjax.asynchronous.task_groups import Group, joined
+from p2pjax.asynchronous.wave_loops import Agent, Awake
+from p2pjax.engines.asynchrony import asynchronous
+from p2pjax.graphs.topology import Graphs
+from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import AUTO
+from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.local_training import take_steps
+from p2pjax.training.samplers import shuffled_epochs, steps_per_epoch
+from p2pjax.types import (
+    AgentData,
+    Algorithm,
+    Array,
+    InputError,
+    Key,
+    PyTree,
+    Variables,
+    World,
+    num_agents,
+)
+
+ENCODER = "encoder"  # the part of the parameters that all tasks share
+
+
+def multi_task(
+    groups: Sequence[Group],
+    learner: Callable[[Task], Learner],
+    graph: Graphs,
+    *,
+    batch_size: int,
+    encoder_freeze: bool,
+    rewire_every: int | None = None,
+    timing: Timing = Timing(),
+    num_mailboxes: int | None = None,
+    max_width: int | None = None,
+    agent_loop: int = AUTO,
+) -> Algorithm:
+    """A round is a network epoch. All agents start with the same encoder.
+
+    Args:
+      groups: who has which task (`task_groups.groups`); parameters are the dicts
+        `encoder`, of the same shapes in all tasks, and `head`. Agents merge heads
+        within a group only, so two data sets of one group are one task to them.
+      learner: of a task; its optimizer has to be made `by_part`.
+      graph: who receives from whom, see `asynchronous`; `generators.clustered` has one
+        sender of another task for everybody.
+      batch_size: examples of a mini-batch.
+      encoder_freeze: MT-EF, else MT.
+      rewire_every: network epochs after which the next graph comes.
+      timing: when agents wake and messages arrive.
+      num_mailboxes: see `asynchronous`.
+      max_width: see `asynchronous`.
+      agent_loop: see `asynchronous`.
+    """
+    learners = [learner(group.task) for group in groups]
+    _check_encoders(groups)
+
+    def init_fn(key: Key, world: World) -> Agent:
+        if num_agents(world) != groups[-1].stop:
+            raise InputError(
+                f"Need data of {groups[-1].stop} agents, got {num_agents(world)}."
+            )
+        keys = jax.random.split(key, len(groups))
+        models = [group.task.init(k) for group, k in zip(groups, keys, strict=True)]
+        encoder = models[0].params[ENCODER]
+        stacks = []
+        for group, model in zip(groups, models, strict=True):
+            same = model._replace(params={**model.params, ENCODER: encoder})
+            size = group.stop - group.start
+            stacks.append(
+                jax.tree.map(
+                    lambda leaf, size=size: jnp.broadcast_to(leaf, (size, *leaf.shape)),
+                    same,
+                )
+            )
+        states = [
+            jax.vmap(own.init)(stack)
+            for own, stack in zip(learners, stacks, strict=True)
+        ]
+        params = joined([stack.params for stack in stacks], (ENCODER,))
+        opt_state = joined(states, (ENCODER,))
+        num_epochs = jnp.zeros(groups[-1].stop, jnp.int32)
+        return Agent(Variables(params, {}), opt_state, num_epochs)
+
+    def awake_of(learner: Learner) -> Awake:
+        def awake_fn(
+            key: Key,
+            agent: Agent,
+            train: AgentData,
+            valid: AgentData,
+            is_partial: Array,
+        ) -> tuple[Agent, Array]:
+            del valid
+            variables, opt_state, num_epochs = agent
+            max_size = next(iter(train.examples.values())).shape[0]
+            num_steps = steps_per_epoch(train.size, batch_size)
+            (variables, opt_state), loss = take_steps(
+                learner,
+                shuffled_epochs(batch_size, max_size),
+                key,
+                train.examples,
+                train.size,
+                Extra(frozen={ENCODER: is_partial} if encoder_freeze else None),
+                (variables, opt_state),
+                num_epochs * num_steps,
+                num_steps,
+            )
+            return Agent(variables, opt_state, num_epochs + 1), loss
+
+        return awake_fn
+
+    return asynchronous(
+        init_fn,
+        [awake_of(own) for own in learners],
+        graph,
+        starts=[group.start for group in groups],
+        rewire_every=rewire_every,
+        timing=timing,
+        num_mailboxes=num_mailboxes,
+        max_width=max_width,
+        agent_loop=agent_loop,
+    )
+
+
+def _check_encoders(groups: Sequence[Group]) -> None:
+    def shapes(task: Task) -> PyTree:
+        params = jax.eval_shape(task.init, jax.random.key(0)).params
+        if set(params) != {ENCODER, "head"}:
+            raise InputError(
+                f"Need parameters named {ENCODER} and head, got {', '.join(params)}."
+            )
+        return jax.tree.map(lambda leaf: leaf.shape, params[ENCODER])
+
+    first, *others = (shapes(group.task) for group in groups)
+    if any(other != first for other in others):
+        raise InputError(
+            "Need the same encoder in all tasks, got different shapes: give them the "
+            "same vocabulary and sizes."
+        )

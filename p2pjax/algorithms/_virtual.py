@@ -1,0 +1,335 @@
+"""VIRTUAL: the agents' networks share a part, of which a server has a posterior.
+
+Corinzia, Buhmann (2019), "Variational federated multi-task learning". The posterior of
+the shared weights is a product with one factor per client. A client that is refined
+divides its factor out of the product (the rest is its cavity), learns the posterior of
+shared and private weights from its own data, and sends the new product.
+
+A factor is positive by construction: what a client learns is a mean, and a deviation
+relative to that of its cavity, below 1. So every cavity stays a density, and damping,
+which mixes old and new factors, keeps it one.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from p2pjax.exchange import mixing, owner_classes
+from p2pjax.nn import gaussian
+from p2pjax.nn.gaussian import Coordinates, Gaussian, Natural
+from p2pjax.tasks import bayesian
+from p2pjax.tasks.task import Task
+from p2pjax.training import free_energy, samplers
+from p2pjax.training.agent_loop import AUTO, map_agents
+from p2pjax.training.learner import Extra
+from p2pjax.training.local_training import take_steps
+from p2pjax.training.samplers import max_size
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    Info,
+    InputError,
+    Key,
+    PyTree,
+    Variables,
+    World,
+    num_agents,
+)
+
+FLAT = 1e-8  # precision of a cavity in which nobody has said anything yet
+
+
+LARGEST_START = 0.95  # of a deviation relative to its cavity's, where refining begins
+
+
+LARGEST_LOGIT = 30.0  # of relative deviations, so that none becomes 0
+
+
+SHARPEST = 1e12  # precision of a factor, so that products stay finite
+
+
+class PriorMode(NamedTuple):
+    """Where the prior of the shared weights is counted."""
+
+    in_product: bool  # once, beside the factors
+    in_target: bool  # in what a client's posterior is held to
+    in_factors: bool  # the factors start as parts of it
+
+
+ONCE = PriorMode(True, True, False)  # factors approximate likelihoods (Bui et al. 2018)
+
+
+PAPER = PriorMode(False, True, False)  # equation 3: every factor contains it, K times
+
+
+RELEASE = PriorMode(False, False, True)  # the authors' code: gone after the first pass
+
+
+class VirtualState(NamedTuple):
+    """The factors of the shared weights, their product, and the private weights."""
+
+    factors: Natural  # leaves [N, ...]
+    clients: Gaussian  # leaves [N, ...]; never leave their agent
+    server: Gaussian  # leaves [1, ...]: random before the first round, then the product
+
+
+def virtual(
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    *,
+    batch_size: int,
+    num_epochs: int,
+    synchronous: bool = False,
+    damping: float | None = None,
+    prior_mode: PriorMode = ONCE,
+    prior_deviation: float = 1.0,
+    agent_loop: int = AUTO,
+) -> Algorithm:
+    """A round refines one client, the next one in turn, or all of them at once.
+
+    Every refined client receives one message and sends one, of two numbers per shared
+    weight. With `agent_loop` VMAP the clients that wait take as long as the one that
+    is refined. The training loss, which is the free energy per example, of those that
+    wait is the mean of the others.
+
+    Args:
+      task: with `Variables.params` a Gaussian whose trees have two parts, `server`
+        (shared) and `client` (private), as those of `variational.Columns`.
+      optimizer: of a refinement; it starts afresh in each.
+      batch_size: B.
+      num_epochs: passes of a client over its data in a refinement.
+      synchronous: all clients are refined at once, from the same product.
+      damping: how much of a new factor replaces the old, in (0, 1]. If not given, 1
+        for one client at a time, and 1 / N for all at once.
+      prior_mode: `ONCE`, `PAPER` or `RELEASE`.
+      prior_deviation: of shared and private weights, around 0.
+      agent_loop: see `agent_loop.map_agents`.
+    """
+    if num_epochs < 1:
+        raise InputError(f"Need one epoch or more in a refinement, got {num_epochs}.")
+    if damping is not None and not 0 < damping <= 1:
+        raise InputError(f"Need a damping above 0 and at most 1, got {damping}.")
+    if not 0 < prior_deviation < float("inf"):
+        raise InputError(f"Need a positive prior deviation, got {prior_deviation}.")
+
+    def init_fn(key: Key, world: World) -> VirtualState:
+        size = num_agents(world)
+        if prior_mode.in_factors and size < 2:
+            raise InputError(
+                "Need two agents or more to split the prior among the others' factors, "
+                f"got {size}: choose another prior mode."
+            )
+        variables = jax.vmap(task.init)(jax.random.split(key, size))
+        server, clients = _parts(variables.params)
+        prior = gaussian.natural(gaussian.centered(prior_deviation, server.mean))
+        share = 1 / (size - 1) if prior_mode.in_factors else 0.0
+        server = jax.tree.map(lambda leaf: leaf[:1], server)
+        return VirtualState(gaussian.power(prior, share), clients, server)
+
+    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> np.ndarray:
+        """Who is refined, `[R, N]`."""
+        del rng
+        size = num_agents(world)
+        if synchronous:
+            return np.ones((num_rounds, size), bool)
+        return np.arange(num_rounds)[:, None] % size == np.arange(size)
+
+    def round_fn(
+        key: Key, t: Array, is_refined: Array, state: VirtualState, world: World
+    ) -> tuple[VirtualState, Info]:
+        del t
+        size = num_agents(world)
+        step = damping or (1 / size if synchronous else 1.0)
+        prior = gaussian.centered(prior_deviation, state.server.mean)  # [1, ...]
+        cavity = _sum_of_factors(state.factors, 1 - jnp.eye(size))
+        if prior_mode.in_product:
+            cavity = _times(cavity, prior)
+        in_target = prior_mode.in_target and not prior_mode.in_product
+        target = _times(cavity, prior) if in_target else cavity
+        sampler = samplers.shuffled_epochs(batch_size, max_size(world))
+
+        def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
+            old_factor, old_client = carry
+            key, examples, num_examples, is_refined, server, cavity, target = inputs
+            coordinates = _two_parts(cavity)
+            target = gaussian.moments(target)
+            learner = free_energy.free_energy_descent(
+                bayesian.in_coordinates(task, coordinates),
+                optimizer,
+                lambda free: _divergence(
+                    coordinates.gaussian(free), target, prior_deviation
+                ),
+            )
+            free = coordinates.free(_joined(server, old_client))
+            variables = Variables(free, {})
+            num_steps = num_epochs * samplers.steps_per_epoch(num_examples, batch_size)
+            (variables, _), loss = take_steps(
+                learner,
+                sampler,
+                key,
+                examples,
+                num_examples,
+                Extra(),
+                (variables, learner.init(variables)),
+                jnp.int32(0),
+                jnp.where(is_refined, num_steps, 0),
+            )
+            free_server, _ = variables.params
+            factor = gaussian.damped(old_factor, _factor(free_server, cavity), step)
+            _, client = _parts(coordinates.gaussian(variables.params))
+            kept = (old_factor, old_client)
+            return _where(is_refined, (factor, client), kept), loss
+
+        keys = jax.random.split(key, size)
+        rows = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), state.server
+        )
+        (factors, clients), loss = map_agents(one_agent, agent_loop)(
+            (state.factors, state.clients),
+            (
+                keys,
+                world.train.examples,
+                world.train.size,
+                is_refined,
+                rows,
+                cavity,
+                target,
+            ),
+        )
+        everything = _sum_of_factors(factors, jnp.ones((size, size)))
+        everything = jax.tree.map(lambda leaf: leaf[:1], everything)
+        if prior_mode.in_product:
+            everything = _times(everything, prior)
+        refined = is_refined.astype(jnp.float32)
+        mean_loss = (loss * refined).sum() / refined.sum()
+        num_shared = sum(leaf[0].size for leaf in jax.tree.leaves(prior.mean))
+        info = Info(
+            jnp.where(is_refined, loss, mean_loss),
+            refined,
+            refined,
+            refined * (2 * num_shared),
+        )
+        return VirtualState(factors, clients, gaussian.moments(everything)), info
+
+    def models_fn(state: VirtualState) -> Variables:
+        size = jax.tree.leaves(state.clients)[0].shape[0]
+        rows = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), state.server
+        )
+        return Variables(_joined(rows, state.clients), {})
+
+    return Algorithm(init_fn, plan_fn, round_fn, models_fn)
+
+
+def _sum_of_factors(factors: Natural, matrix: Array) -> Natural:
+    """Products of the factors that a row of the matrix `[N, N]` names, `[N, ...]`.
+
+    Summed anew, and not by dividing one factor out of all: nothing cancels.
+    """
+    one_agent = jax.eval_shape(lambda f: jax.tree.map(lambda x: x[0], f), factors)
+    plan = owner_classes.whole_model(matrix.shape[0], one_agent)
+    return mixing.mix(factors, plan, lambda owner: mixing.by_matrix(matrix))
+
+
+def _times(factors: Natural, prior: Gaussian) -> Natural:
+    """Factors `[N, ...]` times one density `[1, ...]`."""
+    return jax.tree.map(
+        lambda leaf, one: leaf + jnp.broadcast_to(one, leaf.shape),
+        factors,
+        gaussian.natural(prior),
+    )
+
+
+def _parts(q: Gaussian) -> tuple[Gaussian, Gaussian]:
+    """Shared and private weights."""
+    return (
+        Gaussian(q.mean["server"], q.deviation["server"]),
+        Gaussian(q.mean["client"], q.deviation["client"]),
+    )
+
+
+def _joined(server: Gaussian, client: Gaussian) -> Gaussian:
+    return Gaussian(
+        {"server": server.mean, "client": client.mean},
+        {"server": server.deviation, "client": client.deviation},
+    )
+
+
+def _two_parts(cavity: Natural) -> Coordinates:
+    """Shared weights narrower than their cavity, private weights free."""
+    narrow = narrower(cavity)
+
+    def free_fn(q: Gaussian) -> PyTree:
+        server, client = _parts(q)
+        return narrow.free(server), gaussian.SOFTPLUS.free(client)
+
+    def gaussian_fn(free: PyTree) -> Gaussian:
+        server, client = free
+        return _joined(narrow.gaussian(server), gaussian.SOFTPLUS.gaussian(client))
+
+    return Coordinates(free_fn, gaussian_fn)
+
+
+def narrower(cavity: Natural) -> Coordinates:
+    """Means, and logits of deviations relative to those of a cavity.
+
+    Any positive factor can be said so, and unlike the factor's own mean and deviation
+    these move the posterior at the optimizer's rate however flat the factor is.
+    """
+    widest = jax.tree.map(
+        lambda precision: jax.lax.rsqrt(jnp.maximum(precision, FLAT)), cavity.precision
+    )
+
+    def free_fn(q: Gaussian) -> Gaussian:
+        def logit(deviation: Array, widest: Array) -> Array:
+            ratio = jnp.minimum(deviation / widest, LARGEST_START)
+            return jnp.log(ratio) - jnp.log1p(-ratio)
+
+        return Gaussian(q.mean, jax.tree.map(logit, q.deviation, widest))
+
+    def gaussian_fn(free: Gaussian) -> Gaussian:
+        def deviation(logit: Array, widest: Array) -> Array:
+            return widest * jax.nn.sigmoid(_bounded(logit))
+
+        return Gaussian(free.mean, jax.tree.map(deviation, free.deviation, widest))
+
+    return Coordinates(free_fn, gaussian_fn)
+
+
+def _factor(free: Gaussian, cavity: Natural) -> Natural:
+    """The factor that turns a cavity into a posterior given in `narrower` coordinates.
+
+    Its precision is cavity * (1 / sigmoid^2 - 1), written so that it is positive.
+    """
+
+    def precision_of(logit: Array, precision: Array) -> Array:
+        odds = jnp.exp(-_bounded(logit))
+        return jnp.minimum(jnp.maximum(precision, FLAT) * odds * (2 + odds), SHARPEST)
+
+    precision = jax.tree.map(precision_of, free.deviation, cavity.precision)
+    posterior = jax.tree.map(jnp.add, cavity.precision, precision)
+    shift = jax.tree.map(
+        lambda mean, precision, other: mean * precision - other,
+        free.mean,
+        posterior,
+        cavity.shift,
+    )
+    return Natural(precision, shift)
+
+
+def _bounded(logit: Array) -> Array:
+    return jnp.clip(logit, -LARGEST_LOGIT, LARGEST_LOGIT)
+
+
+def _divergence(q: Gaussian, target: Gaussian, prior_deviation: float) -> Array:
+    """Of the shared weights from their target and the private ones from the prior."""
+    server, client = _parts(q)
+    prior = gaussian.centered(prior_deviation, client.mean)
+    return gaussian.divergence(server, target) + gaussian.divergence(client, prior)
+
+
+def _where(condition: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

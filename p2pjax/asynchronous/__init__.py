@@ -1,0 +1,1 @@
+"""Agents that wake at different times: schedules, waves, mailboxes."""

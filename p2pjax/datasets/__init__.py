@@ -1,0 +1,1 @@
+"""Data of agents: loaders, generated data, and how examples are split."""

@@ -1,0 +1,1 @@
+"""Loaders of public formats and generators: each returns `Examples` or texts."""

@@ -1,0 +1,124 @@
+"""Labelled images, such as MNIST, from TensorFlow Datasets without TensorFlow."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from p2pjax.datasets.loaders.splits import Split, check_split, join_splits
+from p2pjax.datasets.stacking import Examples
+from p2pjax.types import InputError
+
+
+def load_tfds(
+    name: str = "mnist",
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    image_shape: tuple[int, int, int] = (28, 28, 1),
+) -> Examples:
+    """Loads MNIST, or another dataset of images, through TensorFlow Datasets.
+
+    Reading needs no TensorFlow; preparing (`download`) does, once, on some machine.
+    TensorFlow Datasets shuffled the examples when it prepared them.
+
+    Args:
+        name: a dataset with splits train and test of image and label.
+        data_dir: where datasets are prepared; ~/tensorflow_datasets unless given.
+        download: whether to download and prepare it where it is not on disk.
+        image_shape: height, width and channels of every image.
+
+    Returns:
+        x uint8 [E, height, width, channels], a single channel left out, training
+        examples first; all belong to user 0.
+
+    Raises:
+        InputError: not installed, not prepared, or another kind of dataset.
+    """
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise InputError(
+            f"load_tfds({name!r}) needs tensorflow-datasets, which is not installed "
+            f"({error}): pip install 'p2pjax[tfds]'"
+        ) from error
+    source = f"TensorFlow Datasets {name!r}"
+    builder = _find_builder(tfds, name, data_dir, source)
+    if not builder.is_prepared():
+        if not download:
+            raise InputError(
+                f"{source} must be prepared in {builder.data_dir} but is not there: "
+                "pass download=True to get it, or read its own files with load()"
+            )
+        _prepare(builder, source)
+    features = dict(builder.info.features.items())
+    found = getattr(features.get("image"), "shape", None)
+    num_classes = getattr(features.get("label"), "num_classes", None)
+    if found != image_shape or num_classes is None:
+        all_found = [f"{key} {list(f.shape)}" for key, f in features.items()]
+        raise InputError(
+            f"{source}: image {list(image_shape)} and label (a class) are needed, "
+            f"found {', '.join(all_found)}: choose another dataset"
+        )
+    train, test = (
+        _read_prepared(builder, split, image_shape, num_classes, source)
+        for split in ("train", "test")
+    )
+    return join_splits(train, test, num_classes)
+
+
+def _find_builder(
+    tfds: Any, name: str, data_dir: str | Path | None, source: str
+) -> Any:
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise InputError(
+            f"{source}: a dataset of that name is needed, found none: check the name"
+        ) from error
+    except Exception as error:  # its files on disk are damaged, in any way
+        raise InputError(
+            f"{source} must be readable in {data_dir or 'its folder'} but is "
+            f"not ({_reason(error)}): delete its folder and prepare it again"
+        ) from error
+
+
+def _prepare(builder: Any, source: str) -> None:
+    try:
+        builder.download_and_prepare(file_format="array_record")
+    except Exception as error:  # network, disk, checksums, TensorFlow missing ...
+        raise InputError(
+            f"{source} must be downloaded and prepared in {builder.data_dir} but that "
+            f"failed ({_reason(error)}): preparing needs a network and TensorFlow "
+            "(pip install tensorflow), or use load() instead"
+        ) from error
+
+
+def _read_prepared(
+    builder: Any,
+    split: str,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    source: str,
+) -> Split:
+    try:
+        examples = list(builder.as_data_source(split=split))
+    except (
+        Exception
+    ) as error:  # cut off, tfrecord instead of array_record, no split ...
+        raise InputError(
+            f"{source}: split {split} must be readable as array_record in "
+            f"{builder.data_dir} but is not ({_reason(error)}): "
+            "delete that folder and prepare it again with download=True"
+        ) from error
+    x = np.array([example["image"] for example in examples])  # [E, *image_shape]
+    y = np.array([example["label"] for example in examples])  # [E]
+    shape: tuple[int, ...] = image_shape
+    if image_shape[2] == 1:
+        x, shape = x[..., 0], image_shape[:2]
+    names = ("image", "label")
+    return check_split(x, y, f"{source} {split}", names, num_classes, shape)
+
+
+def _reason(error: BaseException) -> str:
+    """The error in one short line; those of TensorFlow Datasets can fill pages."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"

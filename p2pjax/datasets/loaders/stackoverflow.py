@@ -1,0 +1,78 @@
+"""StackOverflow posts by user, in the HDF5 format of TensorFlow Federated."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from p2pjax.datasets.loaders.files import not_found
+from p2pjax.datasets.loaders.hdf5 import read_clients
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.types import InputError
+
+FILE = "stackoverflow_train.h5"
+
+
+def load(data_dir: str | Path, max_users: int | None = None) -> Documents:
+    """Loads the sentences of each user, lower-cased and without HTML by the source.
+
+    Only the training file is read: its users are split in themselves, into blocks of
+    their samples, as in the experiments on peer-to-peer next-word prediction. The
+    file's other fields (title, tags, score, type, creation date) are not used.
+
+    Args:
+        data_dir: a folder with stackoverflow_train.h5, or any file of its format,
+            groups examples/<client> with tokens [n], strings.
+        max_users: the first so many only; the file has 342477. None is all.
+
+    Returns:
+        The texts, one per sentence.
+
+    Raises:
+        InputError: nothing found, h5py is not installed, or the file cannot be used.
+    """
+    path = Path(data_dir)
+    if not path.is_file():
+        path = path / FILE
+        if not path.exists():
+            raise not_found(Path(data_dir), [FILE], "StackOverflow")
+    clients = dict(islice(read_texts(path, "tokens", FILE), max_users))
+    if not clients:
+        raise InputError(
+            f"{path}: at least one user is needed, found none: get the file again or "
+            "raise max_users"
+        )
+    return Documents(list(clients), list(clients.values()))
+
+
+def read_texts(path: Path, field: str, example: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields (name, texts) of each client of one file of TensorFlow Federated.
+
+    Args:
+        path: one file with groups examples/<client>, each with strings [n].
+        field: what the strings are called, e.g. "tokens".
+        example: name of a file of this format, for the message.
+
+    Raises:
+        InputError: h5py is not installed, or the file cannot be used.
+    """
+    content = f"HDF5 with examples/<client>/{field}"
+    for name, client, source in read_clients(path, content, example):
+        yield name, _strings(client, field, source)
+
+
+def _strings(client: Any, field: str, source: str) -> list[str]:
+    names = list(client) if hasattr(client, "keys") else []
+    if field not in names:
+        raise InputError(
+            f"{source}: {field} is needed, found {', '.join(names) or 'nothing'}: "
+            "get the file again"
+        )
+    dataset = client[field]
+    kind = getattr(getattr(dataset, "dtype", None), "kind", "group")
+    if kind not in "OS" or len(dataset.shape) != 1:
+        found = f"{dataset.dtype} {list(dataset.shape)}" if kind != "group" else kind
+        raise InputError(
+            f"{source}: {field} must be strings [n], found {found}: get the file again"
+        )
+    return [value.decode(errors="replace") for value in dataset[()].tolist()]

@@ -1,0 +1,1 @@
+"""What families of methods have in common; a method is what distinguishes it."""

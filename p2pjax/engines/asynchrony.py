@@ -1,0 +1,143 @@
+"""The engine of asynchronous methods: waves of trainings, messages into mailboxes.
+
+A method says how ONE agent trains when it is awake; who wakes, who receives and in
+which order is drawn on the host (`events`), packed into waves (`waves`) and run on the
+device (`wave_loops`). A round is a network epoch. The numbers are those of the
+protocol, one agent after the other.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax import sharding
+from p2pjax.asynchronous import events, task_groups, wave_loops, waves
+from p2pjax.asynchronous.events import Timing
+from p2pjax.asynchronous.wave_loops import Agent, AsynchronousState, Awake
+from p2pjax.asynchronous.waves import Traffic, Waves
+from p2pjax.graphs import topology
+from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
+from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.training.agent_loop import VMAP, resolved
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    Info,
+    InputError,
+    Key,
+    PyTree,
+    World,
+    num_agents,
+)
+
+
+class Inputs(NamedTuple):
+    """One round's events."""
+
+    waves: tuple[Waves, ...]  # of every task
+    traffic: Traffic
+
+
+def asynchronous(
+    init: Callable[[Key, World], Agent],
+    awake: Sequence[Awake],
+    graph: Graphs,
+    *,
+    starts: Sequence[int] = (0,),
+    rewire_every: int | None = None,
+    timing: Timing = Timing(),
+    local: tuple[str, ...] = (),
+    num_mailboxes: int | None = None,
+    max_width: int | None = None,
+    agent_loop: int,
+) -> Algorithm:
+    """A method in which one agent at a time is awake.
+
+    Args:
+      init: all agents at the start, leaves `[N, ...]`; what only a task has is
+        `task_groups.PerTask`.
+      awake: for every task, what ONE agent does when it wakes: one pass over its data;
+        its model is merged already.
+      graph: who receives from whom: one graph, a sequence `[G, N, D]` that is used in
+        turn, or a function that draws a graph.
+      starts: first agent of every task.
+      rewire_every: network epochs after which the next graph comes; None keeps the
+        first.
+      timing: when agents wake and messages arrive.
+      local: leaves that are not exchanged (`exchange`).
+      num_mailboxes: per agent; 1 without delays and 8 with them if not given.
+      max_width: most trainings of a wave, for `VMAP`; no limit if not given.
+      agent_loop: `VMAP` trains the agents of a wave in one batch per task; any other
+        number takes them one after the other, in place, on every device its own.
+    """
+    check_rewiring(graph, rewire_every)
+    mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
+
+    def init_fn(key: Key, world: World) -> AsynchronousState:
+        agents = init(key, world)
+        mailbox = jax.tree.map(
+            lambda leaf: jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype),
+            wave_loops.shared(agents.variables, local),
+        )
+        return AsynchronousState(agents, mailbox, jnp.zeros(num_agents(world)))
+
+    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Inputs:
+        sizes = np.asarray(world.train.size)
+        graphs, of_round = graphs_of_rounds(
+            rng, graph, rewire_every, len(sizes), num_rounds
+        )
+        to = topology.receivers(graphs)
+        to = Topology(to.neighbor[of_round], to.mask[of_round])
+        schedule = events.draw(rng, to, sizes, num_rounds, timing)
+        task = task_groups.task_of_agents(starts, len(sizes))
+        packed, needed = waves.pack(
+            schedule,
+            len(sizes),
+            num_rounds,
+            num_groups=2,
+            merges=lambda sender, receiver: (True, task[sender] == task[receiver]),
+            max_width=max_width,
+        )
+        if needed > mailboxes:
+            raise InputError(
+                f"Need {needed} mailboxes per agent for these delays, got {mailboxes}: "
+                f"pass num_mailboxes={needed}."
+            )
+        return Inputs(
+            waves.by_task(packed, starts),
+            waves.traffic(schedule, len(sizes), num_rounds),
+        )
+
+    def round_fn(
+        key: Key, t: Array, inputs: Inputs, state: AsynchronousState, world: World
+    ) -> tuple[AsynchronousState, Info]:
+        del t
+        if resolved(agent_loop, state.agents) == VMAP:
+            run = wave_loops.in_batches(awake, starts, local)
+        else:
+            run = wave_loops.in_place(awake, starts, local)
+            if len(starts) == 1:
+                run = sharding.over_devices(run, num_common=2)
+            else:
+                sharding.check_single_device("train agents of different tasks in place")
+        state = run(key, inputs.waves, state, world.train, world.valid)
+        trainings, sent, arrived, time, links = inputs.traffic
+        size = _message_sizes(state.mailbox, starts, num_agents(world))
+        examples = trainings * world.train.size.astype(trainings.dtype)
+        info = Info(state.loss, sent, arrived, sent * size, time, links)
+        return state, info._replace(examples=examples)
+
+    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.agents.variables)
+
+
+def _message_sizes(mailbox: PyTree, starts: Sequence[int], num_agents: int) -> Array:
+    """Parameters in a message of every agent, `[N]`."""
+    of_tasks = []
+    for task in range(len(starts)):
+        own = task_groups.of_task(lambda leaf, _: leaf, mailbox, task, 0)
+        of_tasks.append(sum(leaf[0, 0].size for leaf in jax.tree.leaves(own)))
+    task_of = task_groups.task_of_agents(starts, num_agents)
+    return np.asarray(of_tasks, np.float32)[task_of]

@@ -1,0 +1,58 @@
+"""D-PSGD: everybody takes a step, then the mean of its neighbours' models and its own.
+
+Lian et al. (2017), "Can decentralized algorithms outperform centralized algorithms?".
+Agents with different data keep disagreeing unless the learning rate goes to zero;
+where the matrix is not doubly stochastic, some count more than others.
+"""
+
+import jax
+
+from p2pjax.engines.stepwise import (
+    Exchange,
+    Protocol,
+    Sent,
+    Weigh,
+    peer_ids,
+    wire_peers,
+)
+from p2pjax.exchange.mixing import others
+from p2pjax.graphs import mixing_matrices
+from p2pjax.types import Key, Peers, PyTree
+
+
+def dpsgd(
+    weigh: Weigh = mixing_matrices.uniform_receive, *, mix_first: bool = False
+) -> Protocol:
+    """Adapt then combine: `x <- W (x + update(x))`.
+
+    Args:
+      weigh: the mixing matrix W of a graph.
+      mix_first: combine, then adapt: `x <- W x + update(x)`, as in the paper. What an
+        agent sends does not wait for its step. Batch-norm statistics are mixed after
+        the step in both orders.
+    """
+
+    def communicate_fn(
+        key: Key,
+        peers: Peers,
+        before: PyTree,
+        after: PyTree,
+        memory: PyTree,
+        exchange: Exchange,
+    ) -> Sent:
+        del key
+        if mix_first:
+            outgoing = {**after, "params": before["params"]}
+            message = exchange(outgoing, outgoing, peers)
+            message["params"] = jax.tree.map(
+                lambda mixed, old, new: mixed + (new - old),
+                message["params"],
+                before["params"],
+                after["params"],
+            )
+        else:
+            message = exchange(after, after, peers)
+        used = others(peers)
+        return Sent(message, memory, used, used)
+
+    return Protocol(wire_peers(weigh), peer_ids, lambda message: (), communicate_fn)

@@ -1,0 +1,1 @@
+"""All that happens between a sender and a receiver."""

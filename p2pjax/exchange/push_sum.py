@@ -1,0 +1,26 @@
+"""Push-sum: weights that travel along with models (Kempe, Dobra, Gehrke 2003)."""
+
+import jax.numpy as jnp
+
+from p2pjax.types import Array, Peers
+
+WEIGHT_FLOOR = 1e-30  # push-sum weights never get lower, so that none becomes zero
+
+
+def push_sum_step(peers: Peers, weight: Array) -> tuple[Peers, Array]:
+    """One push-sum step of weighted models (Kempe, Dobra, Gehrke 2003).
+
+    Models x that count w are sent as w x and w, split by a column-stochastic matrix A;
+    a receiver divides one sum by the other. That is a mean of the models x.
+
+    Args:
+      peers: A.
+      weight: w, `[N]`.
+
+    Returns:
+      The row-stochastic matrix of that mean, and the new weights A w.
+    """
+    carried = jnp.asarray(peers.weight * weight[peers.ids])
+    carried = carried.at[:, 0].max(WEIGHT_FLOOR)
+    total = carried.sum(1)
+    return Peers(peers.ids, carried / total[:, None]), total

@@ -1,0 +1,1 @@
+"""Who can talk to whom: neighbour tables, named graphs, mixing matrices."""

@@ -1,0 +1,128 @@
+"""Mixing matrices of a graph.
+
+The constructors give `Peers` of one graph `[N, D]` and may be traced, so a graph that
+changes does not recompile. Row = receiver: `out[n] = sum_j matrix[n, j] * in[j]`.
+On a graph whose degrees are all k, `uniform_receive`, `uniform_send` and
+`metropolis_hastings` are the same: 1 / (k + 1) each.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.graphs.topology import Topology
+from p2pjax.types import LOCAL, Array, Peers
+
+
+def uniform_receive(graph: Topology) -> Peers:
+    """Row-stochastic: everybody takes the plain mean of what arrives and its own."""
+    own = 1 / (1 + _num_links(graph))  # [N]
+    return _peers(graph, own, jnp.broadcast_to(own[:, None], graph.mask.shape))
+
+
+def uniform_send(graph: Topology) -> Peers:
+    """Column-stochastic: everybody splits its model among its receivers and itself.
+
+    Rows do not sum to one unless the graph is regular; push-sum methods correct that.
+    """
+    arrives = graph.mask.astype(jnp.float32)
+    num_agents = arrives.shape[0]
+    num_receivers = jnp.zeros(num_agents).at[graph.neighbor].add(arrives)
+    own = 1 / (1 + num_receivers)  # [N]
+    return _peers(graph, own, own[graph.neighbor])
+
+
+def metropolis_hastings(graph: Topology) -> Peers:
+    """Symmetric and doubly stochastic, for undirected graphs.
+
+    1 / (1 + the larger of the two degrees) for neighbours, the rest for oneself.
+    """
+    return metropolis(graph, np.zeros(graph.mask.shape[0], np.int32))
+
+
+def size_weighted(graph: Topology, sizes: Array) -> Peers:
+    """Row-stochastic: models count as much as their agents have training examples.
+
+    Args:
+      graph: `[N, D]`.
+      sizes: examples of every agent, `[N]`. Where neither an agent nor anybody it hears
+        has any, it keeps its model.
+    """
+    sizes = jnp.asarray(sizes).astype(jnp.float32)
+    theirs = jnp.where(graph.mask, sizes[graph.neighbor], 0)  # [N, D]
+    total = sizes + theirs.sum(1)
+    is_known = total > 0
+    divisor = jnp.where(is_known, total, 1)
+    own = jnp.where(is_known, sizes / divisor, 1)
+    return _peers(graph, own, theirs / divisor[:, None])
+
+
+def lazy(peers: Peers) -> Peers:
+    """(matrix + identity) / 2: no eigenvalue below 0 where the matrix is symmetric."""
+    half = peers.weight / 2
+    return Peers(peers.ids, jnp.asarray(half).at[..., 0].add(0.5))
+
+
+def _num_links(graph: Topology) -> Array:
+    return graph.mask.astype(jnp.float32).sum(1)
+
+
+def _peers(graph: Topology, own: Array, share: Array) -> Peers:
+    """Slot 0 is the agent itself; padding points at it with weight zero."""
+    agent = jnp.arange(own.shape[0], dtype=jnp.int32)[:, None]
+    ids = jnp.where(graph.mask, graph.neighbor, agent)
+    weight = jnp.concatenate([own[:, None], jnp.where(graph.mask, share, 0)], axis=1)
+    return Peers(jnp.concatenate([agent, ids], axis=1), weight)
+
+
+def metropolis(
+    topology: Topology, owner: np.ndarray, weight: Array | None = None
+) -> Peers:
+    """Metropolis weights on the graph restricted to edges between equal owners.
+
+    With weights per agent, the Metropolis-Hastings chain whose stationary law is the
+    weights: repeated mixing reaches the weighted mean of every connected group.
+    """
+    linked = same_owner(topology, owner)  # [N, D]
+    degree = linked.sum(1).astype(float)  # [N]
+    larger = jnp.maximum(degree[:, None], degree[topology.neighbor])
+    share = linked.astype(float) / (1 + larger)
+    if weight is not None:
+        weight = jnp.asarray(weight, share.dtype)
+        share = share * jnp.minimum(1, weight[topology.neighbor] / weight[:, None])
+    return _with_self(topology, linked, share)
+
+
+def halves(partner: Array, owner: np.ndarray, weight: Array | None = None) -> Peers:
+    """Both ends of a matched pair with equal owner take their (weighted) mean."""
+    topology = pairing(partner)
+    linked = same_owner(topology, owner)
+    share = linked.astype(float) / 2
+    if weight is not None:
+        weight = jnp.asarray(weight, share.dtype)
+        theirs = weight[topology.neighbor]
+        share = linked.astype(float) * theirs / (weight[:, None] + theirs)
+    return _with_self(topology, linked, share)
+
+
+def pairing(partner: Array) -> Topology:
+    """A matching `[N]` as a graph of width one; who is alone is its own partner."""
+    own = jnp.arange(partner.shape[0], dtype=partner.dtype)
+    return Topology(partner[:, None], (partner != own)[:, None])
+
+
+def same_owner(topology: Topology, owner: np.ndarray) -> Array:
+    """`[N, D]`: links whose two ends average the parameters of this class."""
+    owners = jnp.asarray(owner, jnp.int32)
+    mine = owners[:, None]
+    return topology.mask & (owners[topology.neighbor] == mine) & (mine != LOCAL)
+
+
+def _with_self(topology: Topology, linked: Array, share: Array) -> Peers:
+    """Adds slot 0, the remainder; links that do not count point at the agent itself.
+
+    So a neighbour's values cannot leak through a weight of zero (0 * inf).
+    """
+    own = jnp.arange(linked.shape[0], dtype=jnp.int32)[:, None]
+    ids = jnp.where(linked, topology.neighbor, own)
+    weight = jnp.concatenate([1 - share.sum(1, keepdims=True), share], axis=1)
+    return Peers(jnp.concatenate([own, ids], axis=1), weight)

@@ -1,0 +1,127 @@
+"""How much memory a simulation will take, before it starts.
+
+What the agents hold is known from shapes. What training, mixing and evaluation take on
+top depends on what XLA makes of them, so XLA is asked: the program has to be compiled
+anyway, and `simulate` then finds it compiled.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from p2pjax.evaluation.test_sets import Evaluate
+from p2pjax.sharding import placed
+from p2pjax.simulation._simulate import Start, compiled, initial_shapes
+from p2pjax.types import Algorithm, Key, PyTree, World
+
+_MEMINFO = Path("/proc/meminfo")
+
+
+_GROUP = Path("/sys/fs/cgroup")  # of containers and batch systems
+
+
+class Need(NamedTuple):
+    """Bytes on all devices of this process together."""
+
+    models: int  # parameters and statistics of all agents
+    memory: int  # what else their state has: optimizers, mailboxes, references
+    data: int  # examples
+    working: int = 0  # training, mixing, evaluation, reports
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+def held(key: Key, algorithm: Algorithm, world: World) -> Need:
+    """What agents and data take all the time; nothing is compiled."""
+    axis = key.ndim
+    state = initial_shapes(key, algorithm, world)
+    models_fn = jax.vmap(algorithm.models) if axis else algorithm.models
+    models = num_bytes(placed(jax.eval_shape(models_fn, state), axis))
+    in_state = num_bytes(placed(state, axis))
+    models = min(models, in_state)  # one model may stand for all agents
+    return Need(models, in_state - models, num_bytes(placed(world, axis)))
+
+
+def need(
+    start: Start, algorithm: Algorithm, num_rounds: int, evaluate: Evaluate
+) -> Need:
+    """All that a program of so many rounds and an evaluation takes."""
+    known = held(start.key, algorithm, start.world)
+    analysis = compiled(start, algorithm, num_rounds, evaluate).memory_analysis()
+    if analysis is None:  # not every backend tells
+        return known
+    on_a_device = (
+        analysis.temp_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+    )
+    return known._replace(working=on_a_device * len(_devices()))
+
+
+def num_bytes(shapes: PyTree) -> int:
+    """Of arrays as `sharding.placed` describes them, on all devices of this process."""
+    total = 0
+    for leaf in jax.tree.leaves(shapes):
+        shape, copies = leaf.shape, 1
+        if leaf.sharding is not None:
+            shape = leaf.sharding.shard_shape(shape)
+            copies = len(leaf.sharding.addressable_devices)
+        total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize * copies
+    return total
+
+
+def free() -> int | None:
+    """Bytes that this process's devices can still give together; None if unknown."""
+    if jax.default_backend() == "cpu":
+        return _free_on_host()
+    left = []
+    for device in _devices():
+        stats = device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            return None
+        left.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    return len(left) * min(left)
+
+
+def _devices() -> list[jax.Device]:
+    mesh = jax.sharding.get_mesh()
+    return jax.local_devices()[:1] if mesh.empty else list(mesh.local_devices)
+
+
+def _free_on_host() -> int | None:
+    try:
+        fields = dict(
+            line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if line
+        )
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+        return min([available, *_free_in_group()])
+    except (OSError, ValueError, KeyError):  # not Linux
+        return _free_pages()
+
+
+def _free_in_group() -> list[int]:
+    """What a container or a batch system leaves to this process; nothing if all."""
+    try:
+        limit, used = ((_GROUP / f"memory.{n}").read_text() for n in ("max", "current"))
+        stat = dict(
+            line.split() for line in (_GROUP / "memory.stat").read_text().splitlines()
+        )
+        return [int(limit) - int(used) + int(stat["inactive_file"])]
+    except (OSError, ValueError, KeyError):  # no limit, or no such groups
+        return []
+
+
+def _free_pages() -> int | None:
+    """Free memory where the system tells it, all memory where it does not."""
+    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
+        try:
+            return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, OSError, ValueError):
+            continue
+    return None

@@ -1,1 +1,0 @@
-"""Flax modules, one family per file; each says where its cells are (`wiring`)."""

@@ -1,0 +1,1 @@
+"""Networks of the papers, as flax modules."""

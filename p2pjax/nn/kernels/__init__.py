@@ -1,0 +1,1 @@
+"""What exists only to be fast on CPUs; only `nn` imports it."""

@@ -1,0 +1,57 @@
+"""Multilayer perceptron whose layers are parts of interchangeable cells."""
+
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from p2pjax.nn.cells import ABSENT_LOGIT, held, without_missing
+from p2pjax.nn.kernels.dense import Dense
+from p2pjax.types import Array, Wiring
+
+
+class MLP(nn.Module):
+    """Dense layers `layer_1` .. `layer_L`; the last one gives logits.
+
+    Agents may have fewer cells than the stacked arrays hold (`nn.cells`); a layer
+    that is absent altogether passes its input on.
+
+    Attributes:
+      features: cells of every layer, without the input.
+      activation: of the hidden cells.
+    """
+
+    features: Sequence[int]
+    activation: Callable[[Array], Array] = nn.sigmoid
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        hidden = x.reshape(x.shape[0], -1)
+        for layer, features in enumerate(self.features, start=1):
+            output = Dense(
+                features,
+                kernel_init=nn.initializers.glorot_uniform(),
+                name=f"layer_{layer}",
+            )(hidden)
+            cells = held(self, layer)
+            if layer == len(self.features):
+                return without_missing(output, cells, missing=ABSENT_LOGIT)
+            output = without_missing(self.activation(output), cells)
+            if cells is not None:
+                output = jnp.where(cells.present, output, _fit(hidden, features))
+            hidden = output
+        return hidden
+
+
+def wiring(num_layers: int) -> Wiring:
+    """Which part's cells lie along which axis of which leaf; part 0 is the input."""
+    return {
+        f"layer_{layer}/{leaf}": parts
+        for layer in range(1, num_layers + 1)
+        for leaf, parts in (("kernel", (layer - 1, layer)), ("bias", (layer,)))
+    }
+
+
+def _fit(x: Array, width: int) -> Array:
+    """Pads or cuts the last axis; `placement.align` leaves room for all in use."""
+    return jnp.pad(x[:, :width], ((0, 0), (0, max(0, width - x.shape[1]))))

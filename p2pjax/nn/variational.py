@@ -1,0 +1,229 @@
+"""Perceptrons whose weights are normal, and a client network that reads a server's.
+
+Corinzia, Buhmann (2019), "Variational federated multi-task learning"; flipout is Wen
+et al. (2018), "Flipout: efficient pseudo-independent weight perturbations on
+mini-batches".
+
+Modules draw nothing: everything random of one network is in collections that `draw`
+makes. `params` holds the means, `perturbation` what the draw adds to them, `signs` the
+signs of flipout and `kept` the inputs that dropout leaves. With `params` alone a
+network is an ordinary one.
+"""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.nn.gaussian import Gaussian
+from p2pjax.types import Array, InputError, Key, PyTree
+
+KERNEL_INIT = nn.initializers.glorot_uniform()
+
+
+GATE_INIT = nn.initializers.uniform(0.1)  # as in the authors' code: nearly shut
+
+
+def draw(
+    key: Key, q: Gaussian, batch_size: int, *, flipout: bool, dropout: float
+) -> dict[str, PyTree]:
+    """Collections of one network, to be applied to one batch.
+
+    Args:
+      key: source of everything random.
+      q: the network's weights.
+      batch_size: B.
+      flipout: every example sees the perturbation with signs of its own; else all
+        examples see the same weights.
+      dropout: share of every dense layer's inputs that is left out.
+    """
+    key_noise, key_signs, key_kept = jax.random.split(key, 3)
+    leaves, structure = jax.tree.flatten(q.mean)
+    dtype = leaves[0].dtype
+    # One call for all layers: compiling a random number generator takes long.
+    collections = {"params": q.mean}
+    if jax.tree.leaves(q.deviation):
+        noise = jax.random.normal(
+            key_noise, (sum(leaf.size for leaf in leaves),), dtype
+        )
+        parts = _cut(noise, [leaf.size for leaf in leaves])
+        drawn = [part.reshape(w.shape) for part, w in zip(parts, leaves, strict=True)]
+        drawn = jax.tree.unflatten(structure, drawn)
+        collections["perturbation"] = jax.tree.map(jnp.multiply, q.deviation, drawn)
+        if flipout:  # of inputs and outputs of every matrix
+            widths = [sum(leaf.shape) if leaf.ndim == 2 else 0 for leaf in leaves]
+            shape = (batch_size, sum(widths))
+            bits = jax.random.bits(key_signs, shape, jnp.uint8) & jnp.uint8(1)
+            signs = _cut(2 * bits.astype(dtype) - 1, widths)
+            collections["signs"] = jax.tree.unflatten(structure, signs)
+    if dropout > 0:
+        widths = [leaf.shape[0] if leaf.ndim == 2 else 0 for leaf in leaves]
+        is_kept = jax.random.bernoulli(key_kept, 1 - dropout, (batch_size, sum(widths)))
+        kept = _cut(is_kept.astype(dtype) / (1 - dropout), widths)
+        collections["kept"] = jax.tree.unflatten(structure, kept)
+    return collections
+
+
+def _cut(values: Array, widths: Sequence[int]) -> Sequence[Array]:
+    """Consecutive pieces of the last axis."""
+    return jnp.split(values, np.cumsum(widths)[:-1], axis=-1)
+
+
+def flipped(
+    x: Array, mean: Array, perturbation: Array, signs_in: Array, signs_out: Array
+) -> Array:
+    """Flipout: `x` times a matrix whose perturbation has other signs per example."""
+    return x @ mean + ((x * signs_in) @ perturbation) * signs_out
+
+
+class Weights(nn.Module):
+    """Base of layers whose weights were drawn."""
+
+    def vector(self, name: str, init: nn.initializers.Initializer, size: int) -> Array:
+        """A vector of weights."""
+        mean = self.param(name, init, (size,))
+        perturbation = self._drawn("perturbation", name)
+        return mean if perturbation is None else mean + perturbation
+
+    def dense(self, name: str, x: Array, features: int) -> Array:
+        """`x` times a matrix of weights, `[B, features]`."""
+        mean = self.param(name, KERNEL_INIT, (x.shape[-1], features))
+        perturbation = self._drawn("perturbation", name)
+        signs = self._drawn("signs", name)
+        kept = self._drawn("kept", name)
+        if kept is not None:
+            x = x * kept
+        if perturbation is None:
+            return x @ mean
+        if signs is None:
+            return x @ (mean + perturbation)
+        inputs = x.shape[-1]
+        return flipped(x, mean, perturbation, signs[:, :inputs], signs[:, inputs:])
+
+    def _drawn(self, collection: str, name: str) -> Array | None:
+        return self.get_variable(collection, name)
+
+
+class Dense(Weights):
+    """A dense layer without its activation.
+
+    Attributes:
+      features: cells of the layer.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        output = self.dense("kernel", x, self.features)
+        bias = self.vector("bias", nn.initializers.zeros, self.features)
+        return output + bias[None]
+
+
+class LateralDense(Weights):
+    """A client's layer, which reads a layer of the server (equation 4).
+
+    Attributes:
+      features: cells of the layer.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(self, client: Array, server: Array) -> Array:
+        zeros = nn.initializers.zeros
+        shift = self.vector("lateral_bias", zeros, server.shape[-1])
+        lateral = self.dense("lateral", nn.relu(server + shift[None]), self.features)
+        gate = self.vector("gate", GATE_INIT, self.features)
+        own = self.dense("kernel", client, self.features)
+        bias = self.vector("bias", zeros, self.features)
+        return own + gate[None] * lateral + bias[None]
+
+
+class VariationalMLP(nn.Module):
+    """Dense layers `layer_1` .. `layer_L` with ReLU; the last one gives logits.
+
+    Attributes:
+      features: cells of every layer, without the input.
+    """
+
+    features: Sequence[int]
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        hidden = x.reshape(x.shape[0], -1)
+        for layer, features in enumerate(self.features, start=1):
+            dense = Dense(features, name=f"layer_{layer}")
+            hidden = dense(hidden)
+            if layer < len(self.features):
+                hidden = nn.relu(hidden)
+        return hidden
+
+
+class Columns(nn.Module):
+    """A server's column and a client's beside it, which alone gives logits.
+
+    The weights are `server/layer_1` .. and `client/layer_1` ..: the former are what
+    clients have in common. A client's layer reads the server's layer below it, so the
+    server has no layer at the height of the logits.
+
+    Attributes:
+      features: cells of every layer, without the input.
+      same_depth: a client's layer reads the server's at its own height instead, as in
+        the authors' code; the server then has as many layers as the client.
+    """
+
+    features: Sequence[int]
+    same_depth: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        if len(self.features) < 2:
+            raise InputError(
+                f"Need a hidden layer for clients to read, got layers {self.features}."
+            )
+        x = x.reshape(x.shape[0], -1)
+        num_server = len(self.features) - (0 if self.same_depth else 1)
+        heights = ServerColumn(self.features[:num_server], name="server")(x)
+        read = heights[1:] if self.same_depth else heights
+        return ClientColumn(self.features, name="client")(x, read)
+
+
+class ServerColumn(nn.Module):
+    """All heights of the server's network, the input first.
+
+    Attributes:
+      features: cells of every layer, without the input.
+    """
+
+    features: Sequence[int]
+
+    @nn.compact
+    def __call__(self, x: Array) -> list[Array]:
+        heights = [x]
+        for layer, features in enumerate(self.features, start=1):
+            dense = Dense(features, name=f"layer_{layer}")
+            heights.append(nn.relu(dense(heights[-1])))
+        return heights
+
+
+class ClientColumn(nn.Module):
+    """A client's network; the last layer gives logits.
+
+    Attributes:
+      features: cells of every layer, without the input.
+    """
+
+    features: Sequence[int]
+
+    @nn.compact
+    def __call__(self, x: Array, server: Sequence[Array]) -> Array:
+        hidden = x
+        for layer, features in enumerate(self.features, start=1):
+            dense = LateralDense(features, name=f"layer_{layer}")
+            hidden = dense(hidden, server[layer - 1])
+            if layer < len(self.features):
+                hidden = nn.relu(hidden)
+        return hidden

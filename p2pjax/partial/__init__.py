@@ -1,0 +1,1 @@
+"""Partial models: which cells agents share, and how their members average."""

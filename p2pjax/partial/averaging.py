@@ -1,0 +1,187 @@
+"""How the agents of one partial model average: exactly, by gossip or in pairs.
+
+A realisation draws its graphs on the host (`plan`) and mixes one owner class at a time
+on the device (`combine`); `links` says who exchanged messages, and `only` leaves out
+the exchanges that nobody asked for (dynamic averaging, Kamp et al. 2018).
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.exchange import mixing
+from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.graphs import analysis, mixing_matrices, topology
+from p2pjax.graphs.topology import Topology
+from p2pjax.types import LOCAL, Array, InputError, PyTree
+
+
+class Averaging(NamedTuple):
+    """A realisation of averaging within owner groups."""
+
+    num_agents: int
+    plan: Callable[[np.random.Generator, int], PyTree]  # rounds -> inputs [R, ...]
+    combine: Callable[[PyTree, np.ndarray], mixing.Combine]  # (inputs, owner [N])
+    links: Callable[[PyTree, np.ndarray], Array]  # (inputs, owner) -> bool [N, D]
+    # (inputs, who asks for an exchange [N]) -> inputs with these exchanges only
+    only: Callable[[PyTree, Array], PyTree]
+
+
+def server(num_agents: int, weight: Array | None = None) -> Averaging:
+    """The exact mean of every group, as one server per model would compute it.
+
+    A group averages as soon as one of its members asks for it.
+    """
+    weight = _checked_weight(weight, num_agents)
+
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> tuple[()]:
+        del rng, num_rounds
+        return ()  # nothing to draw, and nobody has to ask
+
+    def combine_fn(asking: Array | tuple[()], owner: np.ndarray) -> mixing.Combine:
+        mean = mixing.by_group_mean(owner, weight)
+        if isinstance(asking, tuple):
+            return mean
+        return mixing.where_agents(mixing.group_has(asking, owner), mean)
+
+    def links_fn(asking: Array | tuple[()], owner: np.ndarray) -> Array:
+        linked: Array = jnp.asarray(owner != LOCAL)
+        if not isinstance(asking, tuple):
+            linked = mixing.group_has(asking, owner)
+        return linked[:, None]  # one link, to the server
+
+    return Averaging(
+        num_agents, plan_fn, combine_fn, links_fn, lambda inputs, asking: asking
+    )
+
+
+def gossip(
+    num_agents: int,
+    graph: Topology | Callable[[np.random.Generator], Topology],
+    *,
+    rewire_every: int | None = None,
+    weight: Array | None = None,
+) -> Averaging:
+    """One step of Metropolis gossip per averaging.
+
+    Args:
+      num_agents: nodes of the graph.
+      graph: undirected graph, or a function that draws one.
+      rewire_every: rounds after which a new graph is drawn; None keeps the first.
+      weight: `[N]`, what each agent counts in the mean.
+    """
+    if rewire_every is not None and (rewire_every < 1 or not callable(graph)):
+        raise InputError(
+            f"Need rewire_every of 1 or more and a function that draws graphs, got "
+            f"{rewire_every} and {type(graph).__name__}."
+        )
+    weight = _checked_weight(weight, num_agents)
+
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> Topology:
+        num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
+        graphs = [graph(rng) if callable(graph) else graph for _ in range(num_graphs)]
+        for one in graphs:
+            _check_graph(one, num_agents)
+        drawn = topology.stack(graphs)
+        of_round = np.arange(num_rounds) // (rewire_every or max(num_rounds, 1))
+        return Topology(drawn.neighbor[of_round], drawn.mask[of_round])
+
+    def combine_fn(inputs: Topology, owner: np.ndarray) -> mixing.Combine:
+        return mixing.best(mixing_matrices.metropolis(inputs, owner, weight), owner)
+
+    return Averaging(
+        num_agents, plan_fn, combine_fn, mixing_matrices.same_owner, _asked_links
+    )
+
+
+def _asked_links(graph: Topology, asking: Array) -> Topology:
+    """A link is used if one of its ends asks for it."""
+    asked = asking[:, None] | asking[graph.neighbor]
+    return graph._replace(mask=graph.mask & asked)
+
+
+def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
+    """A new random matching every round; both ends of a pair take the mean."""
+    weight = _checked_weight(weight, num_agents)
+
+    def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:
+        return topology.random_matchings(rng, num_agents, num_rounds)
+
+    def combine_fn(inputs: Array, owner: np.ndarray) -> mixing.Combine:
+        return mixing.by_peers(mixing_matrices.halves(inputs, owner, weight))
+
+    def links_fn(inputs: Array, owner: np.ndarray) -> Array:
+        return mixing_matrices.same_owner(mixing_matrices.pairing(inputs), owner)
+
+    def only_fn(partner: Array, asking: Array) -> Array:
+        own = jnp.arange(num_agents, dtype=partner.dtype)
+        return jnp.where(asking | asking[partner], partner, own)
+
+    return Averaging(num_agents, plan_fn, combine_fn, links_fn, only_fn)
+
+
+def traffic(averaging: Averaging, inputs: PyTree, plan: MixPlan) -> tuple[Array, Array]:
+    """Messages and parameters each agent sends in one averaging, `[N]` each.
+
+    One message carries all classes that its two ends share.
+    """
+    num_agents = len(plan.classes[0].owner)
+    used: Array = jnp.zeros((num_agents, 1), bool)
+    payload = jnp.zeros(num_agents, jnp.float32)
+    for owner_class in plan.classes:
+        linked = averaging.links(inputs, owner_class.owner)
+        used = used | linked
+        payload = payload + linked.sum(1).astype(jnp.float32) * owner_class.size
+    return used.sum(1).astype(jnp.float32), payload
+
+
+def warn_if_split(graphs: Topology, plan: MixPlan) -> int:
+    """Warns where groups cannot reach their mean; returns the number of excess parts.
+
+    Gossip reaches the mean of what is connected. A group whose members are not
+    connected through each other in any of the graphs `[R, N, D]` agrees only part by
+    part; `models.disagreement` then stays above zero.
+    """
+    ever = topology.union(graphs)
+    split = []
+    for owner_class in plan.classes:
+        for group in np.unique(owner_class.owner[owner_class.owner != LOCAL]):
+            parts = analysis.num_components(ever, owner_class.owner, int(group))
+            if parts > 1:
+                split.append(parts)
+    if split:
+        warnings.warn(
+            f"{len(split)} groups of agents fall into {sum(split)} parts of the graph; "
+            "each part averages for itself.",
+            stacklevel=2,
+        )
+    return sum(split) - len(split)
+
+
+def _check_graph(graph: Topology, num_agents: int) -> None:
+    if len(graph.mask) != num_agents:
+        raise InputError(
+            f"Need a graph of {num_agents} agents, got one of {len(graph.mask)}."
+        )
+    receivers = np.nonzero(graph.mask)[0]
+    senders = np.asarray(graph.neighbor)[graph.mask]
+    edges = np.stack([receivers, senders])
+    if {*map(tuple, edges.T)} != {*map(tuple, edges[::-1].T)}:
+        raise InputError(
+            "Need an undirected graph for Metropolis gossip, got one with one-way "
+            "edges: use a symmetric graph."
+        )
+
+
+def _checked_weight(weight: Array | None, num_agents: int) -> Array | None:
+    if weight is not None and (
+        np.shape(weight) != (num_agents,)
+        or not (np.isfinite(weight) & (np.asarray(weight) > 0)).all()
+    ):
+        raise InputError(
+            f"Need a positive weight for each of {num_agents} agents, got {weight}."
+        )
+    return weight

@@ -1,0 +1,179 @@
+"""Which partial model owns each parameter, and who averages it.
+
+A scheme's cells, and the wiring of a network, give every parameter an owner; equal
+owners form the classes of `exchange.owner_classes`.
+"""
+
+import itertools
+
+import jax
+import numpy as np
+
+from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass
+from p2pjax.partial import placement, schemes
+from p2pjax.partial.schemes import Scheme
+from p2pjax.paths import leaves_with_paths
+from p2pjax.types import ABSENT, LOCAL, Cells, InputError, PyTree, Wiring
+
+NEUTRAL = -3  # a cell that has no say in who owns the parameters attached to it
+
+
+def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> MixPlan:
+    """Owner classes of a scheme.
+
+    Args:
+      scheme: the partial models and their dependencies.
+      cells: model of every cell, aligned (`placement.align`).
+      wiring: which part's cells lie along which axis of which leaf. The highest part
+        of a leaf is the one it belongs to, the others are read.
+      params: parameters of ONE agent, or their shapes.
+    """
+    below = schemes.dependency_closure(scheme.depends, len(scheme.models))
+    placement.check_cells(cells, below)
+    table = lowest_owner(below, scheme.cross_model)
+    if scheme.neutral_input:
+        cells = (np.full_like(cells[0], NEUTRAL), *cells[1:])
+    sources = placement.readable(cells)
+    found: dict[bytes, tuple[np.ndarray, list[Block]]] = {}
+    for index, (path, leaf) in enumerate(leaves_with_paths(params)):
+        axes = _cell_axes(path, leaf.shape, wiring, cells)
+        spans = [
+            [(0, length)]
+            if part is None
+            else list(placement.runs(np.concatenate([cells[part], sources[part]])))
+            for part, length in zip(axes, leaf.shape, strict=True)
+        ]
+        for spans_of_block in itertools.product(*spans):
+            start, stop = zip(*spans_of_block, strict=True)
+            owner = _owner(axes, start, cells, sources, table)
+            blocks = found.setdefault(owner.tobytes(), (owner, []))[1]
+            blocks.append(Block(index, start, stop))
+    return MixPlan(
+        tuple(OwnerClass(owner, tuple(blocks)) for owner, blocks in found.values())
+    )
+
+
+def lowest_owner(below: np.ndarray, cross_model: bool) -> np.ndarray:
+    """Owner of a parameter between cells of models a and b: table `[M + 1, M + 1]`.
+
+    The last row and column stand for local cells. Models of which neither is lower
+    leave the parameter local or, with `cross_model`, to the pair, numbered from M.
+    """
+    num_models = len(below)
+    table = np.full((num_models + 1, num_models + 1), LOCAL)
+    pair_ids = itertools.count(num_models)
+    for a in range(num_models):
+        table[a, a] = a
+        for b in range(a):
+            if below[a, b] or below[b, a]:
+                owner = a if below[a, b] else b
+            else:
+                owner = next(pair_ids) if cross_model else LOCAL
+            table[a, b] = table[b, a] = owner
+    return table
+
+
+def presence(cells: Cells, wiring: Wiring, params: PyTree) -> PyTree:
+    """Which parameters each agent has: bools broadcastable to leaves `[N, ...]`."""
+    sources = placement.readable(cells)
+
+    def of_leaf(path: str, leaf: PyTree) -> np.ndarray:
+        axes = _cell_axes(path, leaf.shape, wiring, cells)
+        result = np.ones((len(cells[0]),) + (1,) * len(axes), bool)
+        for axis, part in enumerate(axes):
+            if part is not None:
+                held = cells if part == _held_part(axes) else sources
+                shape = np.ones(len(axes) + 1, int)
+                shape[[0, axis + 1]] = held[part].shape
+                result = result & (held[part] != ABSENT).reshape(shape)
+        return result
+
+    arrays = [of_leaf(path, leaf) for path, leaf in leaves_with_paths(params)]
+    return jax.tree.unflatten(jax.tree.structure(params), arrays)
+
+
+def permute_cells(
+    params: PyTree, order: Cells, wiring: Wiring, *, inverse: bool = False
+) -> PyTree:
+    """Reorders the cells of stacked parameters: column c takes what was `order[n, c]`.
+
+    With `inverse`, aligned parameters go back to each agent's own order.
+    """
+    leaves = []
+    for path, leaf in leaves_with_paths(params):
+        for axis, part in enumerate(wiring[path], start=1):
+            if part is not None:
+                columns = np.argsort(order[part]) if inverse else order[part]
+                shape = np.ones(np.ndim(leaf), int)
+                shape[[0, axis]] = columns.shape
+                leaf = np.take_along_axis(leaf, columns.reshape(shape), axis)
+        leaves.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+
+def check_parts(cells: Cells, wiring: Wiring) -> None:
+    """Refuses agents that lack a whole part, unless the network is a chain of layers.
+
+    Dense layers (`nn.mlp`) pass their input on where they are absent;
+    convolutions, recurrent units, heads and feed-forward units cannot.
+    """
+    chain = {axes for part in range(len(cells)) for axes in ((part,), (part - 1, part))}
+    if chain.issuperset(wiring.values()):
+        return
+    for part, models in enumerate(cells):
+        lacking = np.flatnonzero(placement.lacks_part(models)).tolist()
+        if lacking:
+            raise InputError(
+                f"Need at least one cell of every part in every agent, got none of "
+                f"part {part} in agents {lacking}: only the layers of an MLP can be "
+                "left out."
+            )
+
+
+def _cell_axes(
+    path: str,
+    shape: tuple[int, ...],
+    wiring: Wiring,
+    cells: Cells,
+) -> tuple[int | None, ...]:
+    axes = wiring.get(path)
+    if axes is None or len(axes) != len(shape):
+        raise InputError(
+            f"Need the wiring of every leaf, one entry per axis, got {axes} for "
+            f"{path} of shape {shape}."
+        )
+    for part, length in zip(axes, shape, strict=True):
+        if part is not None and length != cells[part].shape[1]:
+            raise InputError(
+                f"Layouts do not add up: {path} of shape {shape} has an axis of "
+                f"{length} for part {part}, whose layout has {cells[part].shape[1]} "
+                "cells."
+            )
+    return axes
+
+
+def _held_part(axes: tuple[int | None, ...]) -> int:
+    return max(part for part in axes if part is not None)
+
+
+def _owner(
+    axes: tuple[int | None, ...],
+    start: tuple[int, ...],
+    cells: Cells,
+    sources: Cells,
+    table: np.ndarray,
+) -> np.ndarray:
+    """Owner `[N]` of the parameters in the block that begins at `start`."""
+    owner = np.full(len(cells[0]), NEUTRAL)
+    for part, column in zip(axes, start, strict=True):
+        if part is not None:
+            held = cells if part == _held_part(axes) else sources
+            models = held[part][:, column]
+            models = np.where(models == ABSENT, LOCAL, models)
+            both = table[np.maximum(owner, LOCAL), np.maximum(models, LOCAL)]
+            owner = np.where(
+                owner == NEUTRAL, models, np.where(models == NEUTRAL, owner, both)
+            )
+    values, group_sizes = np.unique(owner, return_counts=True)
+    is_shared = np.isin(owner, values[group_sizes > 1]) & (owner != NEUTRAL)
+    return np.where(is_shared, owner, LOCAL)

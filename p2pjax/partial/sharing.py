@@ -1,0 +1,56 @@
+"""A scheme, ready for stacked networks of one shape."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.partial import ownership, placement
+from p2pjax.partial.schemes import Scheme
+from p2pjax.tasks.task import Task
+from p2pjax.types import Cells, Key, Variables, Wiring
+
+
+class Sharing(NamedTuple):
+    """A scheme, ready for stacked networks of one shape."""
+
+    cells: Cells  # aligned
+    order: Cells  # aligned column -> the agent's own column
+    wiring: Wiring
+    plan: MixPlan
+
+
+def share(scheme: Scheme, wiring: Wiring, task: Task) -> Sharing:
+    """Who owns what when the agents' networks are those of `task`.
+
+    Build the task's network with `placement.widths(align(attach(scheme))[0])`.
+    """
+    attached = placement.attach(scheme)
+    ownership.check_parts(attached, wiring)
+    cells, order = placement.align(attached)
+    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    return Sharing(
+        cells, order, wiring, ownership.mix_plan(scheme, cells, wiring, shapes)
+    )
+
+
+def initial_variables(
+    key: Key, task: Task, sharing: Sharing, shared_init: bool
+) -> Variables:
+    """Stacked networks; parameters that an agent does not have are zero."""
+    size = len(sharing.cells[0])
+    if shared_init:
+        one = task.init(key)
+        params, stats = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), one
+        )
+    else:
+        params, stats = jax.vmap(task.init)(jax.random.split(key, size))
+    masks = placement.cell_masks(sharing.cells)
+    if masks:
+        stats = stats | {"cells": jax.tree.map(jnp.asarray, masks)}
+        shapes = jax.eval_shape(task.init, key).params
+        present = ownership.presence(sharing.cells, sharing.wiring, shapes)
+        params = jax.tree.map(lambda p, has: jnp.where(has, p, 0), params, present)
+    return Variables(params, stats)

@@ -1,0 +1,162 @@
+"""What methods with chosen peers have in common: view, graph and traffic.
+
+A view is made of functions of the trained models; only those that a selection calls
+become part of the program.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.exchange import mixing, shared
+from p2pjax.exchange.shared import message_plan, message_size, travelling, where_shared
+from p2pjax.graphs import schedule, topology
+from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.selection import peer_evaluation, tables
+from p2pjax.selection.base import PairFn, Selection, View
+from p2pjax.selection.peer_evaluation import Probe
+from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import map_agents
+from p2pjax.training.samplers import whole_set
+from p2pjax.types import (
+    AgentData,
+    Array,
+    Batch,
+    InputError,
+    Key,
+    Peers,
+    PyTree,
+    Variables,
+    World,
+)
+
+# (whom everybody may choose, trained models, parameters before training, world) -> View
+Look = Callable[[Topology, Variables, PyTree, World], View]
+
+
+def viewing(
+    task: Task,
+    *,
+    equal_weights: bool,
+    probe: Probe | None,
+    local: Sequence[str],
+    agent_loop: int,
+) -> Look:
+    """Makes views; the arguments are those of `pull`."""
+
+    def loss_fn(variables: Variables, batch: Batch) -> Array:
+        total, weight = task.evaluate(variables, batch)["loss"]
+        return total / jnp.maximum(weight, 1)
+
+    def look(
+        permitted: Topology, variables: Variables, before: PyTree, world: World
+    ) -> View:
+        plan = message_plan(variables, local)
+        sizes = jnp.asarray(world.train.size)
+
+        def over_pairs(pair_fn: PairFn, table: Topology, split: AgentData) -> Array:
+            def on_pair(message: PyTree, agent: PyTree) -> Array:
+                own, examples, size = agent
+                message = where_shared(plan, message, shared.message_of(own))
+                theirs = shared.received(own, message)
+                return pair_fn(own, theirs, whole_set(examples, size))
+
+            return peer_evaluation.over_pairs(
+                on_pair,
+                shared.message_of(variables),
+                (variables, split.examples, split.size),
+                table,
+                agent_loop,
+            )
+
+        def sent(tree: PyTree) -> list[Array]:
+            plan = message_plan(Variables(variables.params, {}), local)
+            travel = travelling(plan)
+            return [leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if i in travel]
+
+        def gradient(params: PyTree, split: AgentData) -> PyTree:
+            def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, PyTree]:
+                params, stats, examples, size = agent
+                batch = whole_set(examples, size)
+                return (), jax.grad(
+                    lambda params: loss_fn(Variables(params, stats), batch)
+                )(params)
+
+            agents = (params, variables.stats, split.examples, split.size)
+            return map_agents(one_agent, agent_loop)((), agents)[1]
+
+        def predictions() -> Array:
+            if probe is None:
+                raise InputError(
+                    "Need a probe to compare predictions, got None: give the method "
+                    "common examples and how to predict their classes."
+                )
+            return peer_evaluation.predictions(probe, variables, agent_loop)
+
+        return View(
+            permitted=permitted,
+            sizes=jnp.ones_like(sizes) if equal_weights else sizes,
+            params=variables.params,
+            before=before,
+            train=world.train,
+            valid=world.valid,
+            loss=loss_fn,
+            over_pairs=over_pairs,
+            mix=lambda params, peers: mix_params(params, peers, local),
+            sent=sent,
+            gradient=gradient,
+            predictions=predictions,
+            model_size=message_size(plan),
+        )
+
+    return look
+
+
+def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:
+    """Combines parameters by peers, but for those that are `local`."""
+    plan = message_plan(Variables(params, {}), local)
+    message = {"params": params}
+    return mixing.mix(message, plan, lambda owner: mixing.best(peers, owner))["params"]
+
+
+def alone(key: Key, selection: Selection, memory: PyTree, view: View) -> Peers:
+    """Before anybody has chosen: as many slots as it will have, all of itself."""
+    peers, *_ = jax.eval_shape(
+        lambda: selection.select(key, jnp.int32(0), memory, view)
+    )
+    ids = tables.own(view.num_agents).neighbor
+    weight = jnp.zeros(peers.weight.shape, peers.weight.dtype)
+    return Peers(jnp.broadcast_to(ids, peers.ids.shape), weight.at[:, 0].set(1))
+
+
+def a_graph(graph: Graphs | None, num_agents: int) -> Topology:
+    """Whom agents may choose before the first round; later graphs are as wide."""
+    if graph is None:
+        return tables.everybody(num_agents)
+    drawn = graph(np.random.default_rng(0)) if callable(graph) else graph
+    first = topology.unstack(drawn)[0] if drawn.mask.ndim == 3 else drawn
+    return jax.tree.map(jnp.asarray, first)
+
+
+def graph_of_rounds(
+    rng: np.random.Generator,
+    graph: Graphs | None,
+    rewire_every: int | None,
+    num_agents: int,
+    num_rounds: int,
+) -> Topology | None:
+    """Whom agents may choose in every round, `[R, N, D]`; None is everybody."""
+    if graph is None:
+        return None
+    graphs, of_round = schedule.graphs_of_rounds(
+        rng, graph, rewire_every, num_agents, num_rounds
+    )
+    width, expected = graphs.mask.shape[2], a_graph(graph, num_agents).mask.shape[1]
+    if width != expected:
+        raise InputError(
+            f"Need graphs of one width, got some of {expected} and of {width} "
+            "neighbours at most: draw graphs in which everybody has as many."
+        )
+    return Topology(graphs.neighbor[of_round], graphs.mask[of_round])

@@ -1,0 +1,1 @@
+"""Rounds in one compiled scan, seeds side by side."""

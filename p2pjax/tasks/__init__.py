@@ -1,0 +1,1 @@
+"""What one agent has to learn."""

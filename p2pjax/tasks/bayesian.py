@@ -1,0 +1,132 @@
+"""Tasks of ONE agent whose weights are normal, not numbers.
+
+Blundell et al. (2015), "Weight uncertainty in neural networks" (Bayes by backprop).
+`training.free_energy` has the learner.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from p2pjax.nn.gaussian import Coordinates, Gaussian
+from p2pjax.nn.variational import draw
+from p2pjax.tasks.task import Task, as_float
+from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+
+INITIAL_DEVIATION = 0.048587  # softplus(-3)
+
+
+Objective = Callable[[Array], Array]  # losses of all draws [S, B] -> of examples [B]
+
+
+def expected(losses: Array) -> Array:
+    """Mean loss over the draws: an evidence lower bound."""
+    return losses.mean(0)
+
+
+def of_mean_probability(losses: Array) -> Array:
+    """Loss of the mean probability over the draws, as in the authors' code.
+
+    It is never above `expected`, and no bound of the evidence.
+    """
+    return jnp.log(jnp.asarray(len(losses), losses.dtype)) - jax.nn.logsumexp(
+        -losses, axis=0
+    )
+
+
+def classification(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    *,
+    num_samples: int,
+    num_test_samples: int | None = None,
+    flipout: bool = True,
+    dropout: float = 0.0,
+    objective: Objective = expected,
+) -> Task:
+    """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
+
+    `Variables.params` is a `Gaussian`. The prediction is the mean softmax output of
+    `num_test_samples` networks, always the same draws for the same posterior.
+
+    Args:
+      module: of `nn.variational`, from `[B, *input_shape]` to logits `[B, k]`.
+      input_shape: shape of one example.
+      num_samples: networks drawn for every batch.
+      num_test_samples: networks that predict; as many if not given.
+      flipout: see `variational.draw`.
+      dropout: in training, see there.
+      objective: how the losses of the draws make one loss.
+    """
+    num_test_samples = num_samples if num_test_samples is None else num_test_samples
+    fewest = min(num_samples, num_test_samples)
+    if fewest < 1:
+        raise InputError(f"Need one draw of the weights or more, got {fewest}.")
+    if not 0 <= dropout < 1:
+        raise InputError(f"Need a dropout of 0 or more below 1, got {dropout}.")
+
+    def init_fn(key: Key) -> Variables:
+        mean = module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
+        deviation = jax.tree.map(
+            lambda leaf: jnp.full_like(leaf, INITIAL_DEVIATION), mean
+        )
+        return Variables(Gaussian(mean, deviation), {})
+
+    def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:
+        """`[S, B, k]`."""
+        inputs = as_float(x)
+        num_draws = num_samples if train else num_test_samples
+
+        def one_draw(key: Key) -> Array:
+            rate = dropout if train else 0.0
+            collections = draw(key, q, len(inputs), flipout=flipout, dropout=rate)
+            return jax.nn.log_softmax(jnp.asarray(module.apply(collections, inputs)))
+
+        return jax.vmap(one_draw)(jax.random.split(key, num_draws))
+
+    def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
+        log_p = log_probabilities(key, variables.params, batch["x"], train=True)
+        losses = objective(-_of_label(log_p, batch["y"]))
+        valid = batch["valid"].astype(losses.dtype)
+        mean = (losses * valid).sum() / jnp.maximum(valid.sum(), 1)
+        return mean, variables.stats
+
+    def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
+        key = jax.random.key(0)
+        log_p = log_probabilities(key, variables.params, batch["x"], train=False)
+        log_p = -of_mean_probability(-log_p)  # [B, k]
+        valid = batch["valid"].astype(log_p.dtype)
+        right = (log_p.argmax(-1) == batch["y"]).astype(log_p.dtype)
+        losses = -_of_label(log_p, batch["y"])
+        return {
+            "accuracy": Ratio((right * valid).sum(), valid.sum()),
+            "loss": Ratio((losses * valid).sum(), valid.sum()),
+        }
+
+    return Task(init_fn, loss_fn, evaluate_fn)
+
+
+def _of_label(values: Array, labels: Array) -> Array:
+    """`[..., B, k]` -> `[..., B]`."""
+    is_label = jax.nn.one_hot(labels, values.shape[-1], dtype=bool)
+    is_label = jnp.broadcast_to(is_label, values.shape)
+    return jnp.where(is_label, values, jnp.zeros_like(values)).sum(-1)
+
+
+def in_coordinates(task: Task, coordinates: Coordinates) -> Task:
+    """The same task with `Variables.params` in free coordinates of its Gaussian."""
+
+    def decoded(variables: Variables) -> Variables:
+        return variables._replace(params=coordinates.gaussian(variables.params))
+
+    def init_fn(key: Key) -> Variables:
+        variables = task.init(key)
+        return variables._replace(params=coordinates.free(variables.params))
+
+    return Task(
+        init_fn,
+        lambda variables, batch, key: task.loss(decoded(variables), batch, key),
+        lambda variables, batch: task.evaluate(decoded(variables), batch),
+    )

@@ -1,0 +1,58 @@
+"""What one agent has to learn: pure functions of ONE agent.
+
+A `Task` never sees the agents axis; `training` and `evaluation` batch it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+
+
+class Task(NamedTuple):
+    """Functions of one agent."""
+
+    init: Callable[[Key], Variables]
+    loss: Callable[[Variables, Batch, Key], tuple[Array, PyTree]]  # training mode
+    evaluate: Callable[[Variables, Batch], dict[str, Ratio]]  # sums over valid examples
+
+
+def probabilities(
+    module: nn.Module, prepare: Callable[[Array], Array] | None = None
+) -> Callable[[Variables, Batch], Array]:
+    """What a module's softmax makes of `batch["x"]`, `[B, k]`: for `Probe`.
+
+    Args:
+      module: as in `classification`, or `next_token`.
+      prepare: of the inputs; `as_float` if None.
+    """
+
+    def predict_fn(variables: Variables, batch: Batch) -> Array:
+        stats = {k: v for k, v in variables.stats.items() if k != "momentum"}
+        x = (as_float if prepare is None else prepare)(batch["x"])
+        logits = module.apply({"params": variables.params, **stats}, x)
+        return jax.nn.softmax(jnp.asarray(logits))
+
+    return predict_fn
+
+
+def as_float(x: Array) -> Array:
+    """Bytes are pixels and become [0, 1]; other numbers keep their value."""
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+
+
+def check_labels(labels: Array, num_outputs: int) -> None:
+    """Refuses labels the network has no output for (host side)."""
+    num_classes = max(2, num_outputs)  # see `predicted`
+    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise InputError(
+            f"Need labels from 0 to {num_classes - 1}, one per output of the network, "
+            f"got {labels.min()} to {labels.max()}: give the network more outputs or "
+            "choose the variant of the data that fits."
+        )
