@@ -25,7 +25,7 @@ from p2pjax.datasets.loaders.binary_vectors import Patterns
 from p2pjax.nn.associative import wiring
 from p2pjax.tasks._associative import associative
 from p2pjax.training.associative import associative_rule
-from p2pjax.types import World
+from p2pjax.types import FederatedData
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -83,13 +83,13 @@ def make_cases() -> list[Case]:
     return cases
 
 
-def _same(world: World, run: int) -> World:
+def _same(world: FederatedData, run: int) -> FederatedData:
     """The vectors are computed; runs differ in their initial weights."""
     del run
     return world
 
 
-def build_program(case: Case, world: World) -> Program:
+def build_program(case: Case, world: FederatedData) -> Program:
     """Associative networks, with initial weights of their own."""
     del world
     threshold = _THRESHOLD.value

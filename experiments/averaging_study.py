@@ -27,13 +27,13 @@ from p2pjax.nn import mlp
 from p2pjax.partial import averaging, placement
 from p2pjax.partial.averaging import Averaging
 from p2pjax.partial.schemes import Scheme
-from p2pjax.partial.sharing import share
+from p2pjax.partial.sharing import compile_scheme
 from p2pjax.tasks import losses
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.learner import Learner, gradient_descent, per_sample
-from p2pjax.types import Array, InputError, Layout, Variables, Wiring, World
+from p2pjax.types import Array, FederatedData, InputError, Layout, Variables, Wiring
 
 LOSSES = {
     "squared_error": losses.squared_error,
@@ -77,7 +77,7 @@ class Case(NamedTuple):
     name: str  # level_80, 784-300-100-0, ...
     setting: dict[str, Any]
     scheme: Scheme
-    make_world: Callable[[int], World]  # data of a run
+    make_world: Callable[[int], FederatedData]  # data of a run
     batch_size: int | None = None  # --batch_size if not given
     drift: float | None = None  # --drift if not given
     runs: Sequence[int] | None = None  # all if not given
@@ -88,7 +88,7 @@ def level_cases(
     network: Layout,
     levels: Sequence[int],
     num_agents: int,
-    make_world: Callable[[int], World],
+    make_world: Callable[[int], FederatedData],
     setting: dict[str, Any] | None = None,
     batch_size: int | None = None,
 ) -> list[Case]:
@@ -108,7 +108,7 @@ def level_cases(
 def run_study(
     experiment: str,
     cases: Sequence[Case],
-    build: Callable[[Case, World], Program] | None = None,
+    build: Callable[[Case, FederatedData], Program] | None = None,
 ) -> Path:
     """Runs every case `num_runs` times and fills the run folder.
 
@@ -152,7 +152,7 @@ def run_study(
 # is written.
 
 
-def perceptron_program(case: Case, world: World) -> Program:
+def perceptron_program(case: Case, world: FederatedData) -> Program:
     """The paper's sigmoid network, trained by gradients."""
     widths = placement.widths(placement.align(placement.attach(case.scheme))[0])
     example_shape = world.train.examples["x"].shape[2:]
@@ -177,7 +177,7 @@ def averaging_program(
     """
     if _SHARED_INIT.value is not None:
         shared_init = _SHARED_INIT.value
-    sharing = share(case.scheme, wiring, task)
+    sharing = compile_scheme(case.scheme, wiring, task)
     algorithm = partial_averaging(
         task,
         learner,
@@ -191,7 +191,7 @@ def averaging_program(
     )
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
         return dict(on_own_tests(models, world)) | {
             "norm": parameter_norm(models.params),
             "disagreement": disagreement(models.params, sharing.plan),
@@ -211,4 +211,6 @@ def _averaging(num_agents: int) -> Averaging:
         degree=common.DEGREE.value or 4,
     )
     draw(np.random.default_rng(0))  # refuses a degree that is not possible
-    return averaging.gossip(num_agents, draw, rewire_every=_REWIRE_EVERY.value)
+    return averaging.metropolis_gossip(
+        num_agents, draw, rewire_every=_REWIRE_EVERY.value
+    )

@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 
 from experiments import common, figures, jobs, run_folder, runner
 from experiments.runner import Program
-from p2pjax.algorithms._combination import Stable, combination
+from p2pjax.algorithms._combination import GlobalStopping, combination
 from p2pjax.datasets import label_skew, partition
 from p2pjax.datasets.loaders import digits, hospital, mnist, npz
 from p2pjax.datasets.stacking import Examples, over_splits
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation.models import non_finite, parameter_norm
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange.factors import (
@@ -44,19 +44,19 @@ from p2pjax.tasks import losses
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.training.early_stopping import (
+    LocalStopping,
     LocalTraining,
-    Stop,
     for_epochs,
     until_converged,
 )
 from p2pjax.training.learner import Learner, gradient_descent
 from p2pjax.types import (
-    AgentData,
     Algorithm,
     Array,
+    FederatedData,
     InputError,
+    Split,
     Variables,
-    World,
     num_agents,
 )
 
@@ -142,13 +142,13 @@ def load_examples() -> Examples:
     return common.load_dataset(_DATASET.value, embedded, note, own | {"npz": npz.load})
 
 
-def hospital_world(examples: Examples, split: str, run: int) -> World:
+def hospital_world(examples: Examples, split: str, run: int) -> FederatedData:
     """Patients dealt anew in every run."""
     rng = np.random.default_rng([common.SEED.value, run])
     return hospital.world(examples, rng, hospital.SPLITS[split])
 
 
-def digits_world(examples: Examples, num_hosts: int, run: int) -> World:
+def digits_world(examples: Examples, num_hosts: int, run: int) -> FederatedData:
     """Two shards of images sorted by label for every host.
 
     Hosts test the combined model, which they all have, on equal parts of the test: the
@@ -164,18 +164,18 @@ def digits_world(examples: Examples, num_hosts: int, run: int) -> World:
     shards = label_skew.pathological(examples.y[rows], rng, num_hosts)
     train = [rng.permutation(rows[own]) for own in shards]
     parts = np.split(test[: len(test) // num_hosts * num_hosts], num_hosts)
-    world = partition.world_of(examples, train, parts)
+    world = partition.federated_data(examples, train, parts)
     return world if _STOP_AFTER.value is None else partition.hold_out(world, 0.2)
 
 
-def pooled(world: World) -> World:
+def pooled(world: FederatedData) -> FederatedData:
     """One host that has everybody's data."""
 
-    def together(split: AgentData) -> AgentData:
+    def together(split: Split) -> Split:
         sizes, longest = np.asarray(split.size), split.examples["y"].shape[1]
         is_real = np.arange(longest) < sizes[:, None]  # [N, M]
         joined = {k: np.asarray(v)[is_real][None] for k, v in split.examples.items()}
-        return AgentData(joined, np.asarray([sizes.sum()], np.int32))
+        return Split(joined, np.asarray([sizes.sum()], np.int32))
 
     return over_splits(together, [world], np.zeros(1, np.int32))
 
@@ -217,7 +217,7 @@ def build_program(scheme: str, task: Task) -> Program:
     learner = gradient_descent(task, optax.adam(common.learning_rate(1e-3)))
     on_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
         return dict(on_tests(models, world)) | {
             "norm": parameter_norm(models.params),
             "non_finite": non_finite(models.params),
@@ -234,7 +234,9 @@ def _algorithm(scheme: str, task: Task, learner: Learner) -> Algorithm:
     }
     if scheme in ("fedavg_1", "fedavg_5"):
         epochs = int(scheme[-1])
-        return fedavg(task, learner, num_clients=None, num_epochs=epochs, **options)
+        return server_rounds(
+            task, learner, num_clients=None, num_epochs=epochs, **options
+        )
     factors = factors_of(scheme)
     if factors is None and scheme not in ("local", "centralized"):
         raise InputError(
@@ -243,13 +245,13 @@ def _algorithm(scheme: str, task: Task, learner: Learner) -> Algorithm:
         )
     local: LocalTraining
     if _STUDY.value == "hospital":
-        rule = Stop(patience=_PATIENCE.value, max_epochs=_MAX_EPOCHS.value)
+        rule = LocalStopping(patience=_PATIENCE.value, max_epochs=_MAX_EPOCHS.value)
         local = until_converged(task, learner, rule, **options)
     else:
         local = for_epochs(learner, 1, **options)
     stop = None
     if _STOP_AFTER.value is not None and factors is not None:
-        stop = Stable(_STOP_AFTER.value)
+        stop = GlobalStopping(_STOP_AFTER.value)
     return combination(task, local, factors, stop=stop, agent_loop=agent_loop)
 
 
@@ -257,7 +259,7 @@ def make_jobs() -> list[runner.Job]:
     """All runs of all schemes in all settings."""
     examples = load_examples()
     task = make_task(examples)
-    settings: list[tuple[dict[str, Any], Callable[[int], World]]]
+    settings: list[tuple[dict[str, Any], Callable[[int], FederatedData]]]
     if _STUDY.value == "hospital":
         unknown = [name for name in _SPLITS.value if name not in hospital.SPLITS]
         if unknown:
@@ -291,7 +293,7 @@ def _job(
     scheme: str,
     program: Program,
     setting: dict[str, Any],
-    worlds: Callable[[int], World],
+    worlds: Callable[[int], FederatedData],
     run: int,
 ) -> runner.Job:
     factors, first = factors_of(scheme), worlds(0)
@@ -299,7 +301,7 @@ def _job(
     if factors is not None:
         facts["sum_of_factors"] = float(factors(relative_sizes(first)).sum())
 
-    def make_world() -> World:
+    def make_world() -> FederatedData:
         world = worlds(run)
         return pooled(world) if scheme == "centralized" else world
 

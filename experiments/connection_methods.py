@@ -27,13 +27,13 @@ from p2pjax.selection.d_cliques import cliques
 from p2pjax.selection.dac import dac
 from p2pjax.selection.diple import line_search
 from p2pjax.selection.l2c import l2c
-from p2pjax.selection.max_in_load import max_in_load
 from p2pjax.selection.panm import panm
 from p2pjax.selection.peer_evaluation import Probe
+from p2pjax.selection.peer_sampling import partial_view
 from p2pjax.selection.pens import pens
+from p2pjax.selection.request_limits import limit_requests
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
-from p2pjax.selection.view_size import view_size
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import gradient_descent
@@ -41,9 +41,9 @@ from p2pjax.types import (
     Algorithm,
     Array,
     Batch,
+    FederatedData,
     InputError,
     Variables,
-    World,
     num_agents,
 )
 
@@ -145,7 +145,7 @@ class Run(NamedTuple):
     """What a method may know of the run whose program it makes."""
 
     number: int
-    world: World
+    world: FederatedData
 
 
 def _degree() -> int:
@@ -157,12 +157,12 @@ def _part_of_rounds(given: int | None, parts: int, least: int = 1) -> int:
     return given or max(least, common.NUM_ROUNDS.value // parts)
 
 
-def _probe(subject: Subject, world: World) -> Probe:
+def _probe(subject: Subject, world: FederatedData) -> Probe:
     """Test examples of the first agents, as the thesis has it."""
     return Probe(subject.predict, {"x": _probed(world)["x"]})
 
 
-def _probed(world: World) -> dict[str, np.ndarray]:
+def _probed(world: FederatedData) -> dict[str, np.ndarray]:
     left, parts = _PROBE_SIZE.value, []
     for agent, size in enumerate(np.asarray(world.test.size)):
         rows = min(int(size), left)
@@ -198,9 +198,9 @@ def _capped(selection: Selection, sees_all: bool) -> Selection:
                 f"Need --view_size above the {_degree()} peers averaged with, which "
                 f"stay known, got {_VIEW_SIZE.value}."
             )
-        selection = view_size(selection, _VIEW_SIZE.value)
+        selection = partial_view(selection, _VIEW_SIZE.value)
     if _MAX_IN_LOAD.value is not None:
-        selection = max_in_load(selection, _MAX_IN_LOAD.value)
+        selection = limit_requests(selection, _MAX_IN_LOAD.value)
     return selection
 
 
@@ -285,7 +285,9 @@ def _aucccr(subject: Subject, run: Run) -> Algorithm:
     like_it = generators.directed_regular(np.random.default_rng(0), size, degree)
     base = _pulling(sparse(), subject, run, like_it)
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Topology:
+    def plan_fn(
+        rng: np.random.Generator, world: FederatedData, num_rounds: int
+    ) -> Topology:
         group = found_groups(subject, rng, world)
         graph = tables.padded(aucccr.group_graph(rng, group, degree), degree)
         return Topology(
@@ -296,7 +298,7 @@ def _aucccr(subject: Subject, run: Run) -> Algorithm:
 
 
 def found_groups(
-    subject: Subject, rng: np.random.Generator, world: World
+    subject: Subject, rng: np.random.Generator, world: FederatedData
 ) -> np.ndarray:
     """Groups of AUCCCR, `[N]`, from what models that were trained alone predict."""
     learner = gradient_descent(subject.task, subject.optimizer)
@@ -318,10 +320,10 @@ def found_groups(
         tenths = 4 if len(np.unique(subject.cluster)) == 2 else 2
         limit = max(1, len(subject.cluster) * tenths // 10)
     features = aucccr.profiles(sharding.on_host(outputs), _probed(world)["y"])
-    return aucccr.groups(rng, features, aucccr.root_of_size(limit))
+    return aucccr.value_groups(rng, features, aucccr.root_of_size(limit))
 
 
-def _nothing(models: Variables, world: World) -> dict[str, Array]:
+def _nothing(models: Variables, world: FederatedData) -> dict[str, Array]:
     del models, world
     return {}
 
@@ -372,7 +374,7 @@ OF_A_RUN = ("d_cliques", "dac_probe", "panm_probe")  # whose program has a run's
 
 
 def build_programs(
-    method: str, subject: Subject, worlds: Sequence[World]
+    method: str, subject: Subject, worlds: Sequence[FederatedData]
 ) -> list[Program]:
     """A method, ready to run: one program per run, the same where it can be."""
     if method not in METHODS:
@@ -389,7 +391,7 @@ def evaluation(task: Task) -> Evaluate:
     """Accuracy and loss of every agent on its own test set, and the worst tenth."""
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         return values | {"worst_decile": worst_decile(values["accuracy"])}
 

@@ -1,9 +1,10 @@
 """Agents in clusters: the synthetic and the realistic environments of Sajina (2025).
 
-Agents are numbered cluster by cluster, and `World.cluster` says who belongs where.
-`rotation` and `swap` deal every class evenly and then turn the images, or exchange two
-labels, of all clusters but the first. `vehicles_animals` and `pathological` give every
-cluster classes of its own, `practical` most of two classes and a little of the others.
+Agents are numbered cluster by cluster, and `FederatedData.cluster` says who belongs
+where. `rotation` and `swap` deal every class evenly and then turn the images, or
+exchange two labels, of all clusters but the first. `vehicles_animals` and
+`pathological` give every cluster classes of its own, `practical` most of two classes
+and a little of the others.
 `text` takes users who write in one place: a subreddit, a group of plays, a topic.
 """
 
@@ -17,7 +18,7 @@ from p2pjax.datasets import label_skew, partition, stacking
 from p2pjax.datasets.loaders import cifar10, text
 from p2pjax.datasets.loaders.text import Corpus, Documents
 from p2pjax.datasets.stacking import Examples
-from p2pjax.types import InputError, World
+from p2pjax.types import FederatedData, InputError
 
 TURNS = {2: (0, 2), 4: (0, 1, 2, 3)}  # quarters, to the left
 SWAPS = {2: ((0, 0), (0, 2)), 4: ((0, 0), (0, 1), (2, 3), (4, 5))}
@@ -53,7 +54,9 @@ def cluster_of(setup: Setup, num_classes: int) -> np.ndarray:
     return np.repeat(np.arange(num_clusters), setup.num_agents // num_clusters)
 
 
-def image_world(examples: Examples, setup: Setup, rng: np.random.Generator) -> World:
+def image_world(
+    examples: Examples, setup: Setup, rng: np.random.Generator
+) -> FederatedData:
     """One run's agents, with training, validation and test images."""
     cluster = cluster_of(setup, examples.num_classes)
     is_test = examples.is_test
@@ -63,10 +66,10 @@ def image_world(examples: Examples, setup: Setup, rng: np.random.Generator) -> W
         _rows(examples, np.flatnonzero(part), setup, rng)
         for part in (~is_test, is_test)
     )
-    world = partition.world_of(examples, train, test, cluster.astype(np.int32))
+    world = partition.federated_data(examples, train, test, cluster.astype(np.int32))
     world = partition.hold_out(world, setup.valid_share)
     if setup.train_size is not None:
-        world = partition.shortened(
+        world = partition.subsample_train(
             world, setup.train_size, proportional=setup.proportional
         )
     if setup.study == "rotation":
@@ -91,9 +94,11 @@ def _rows(
     """Rows of the data that every agent gets of one part of it."""
     labels = _labels_of_clusters(setup, examples.num_classes)
     size = setup.num_agents
-    split: Split = partial(label_skew.of_clusters, num_agents=size, labels=labels)
+    split: Split = partial(label_skew.clustered_classes, num_agents=size, labels=labels)
     if setup.study == "practical":
-        split = partial(label_skew.practical, num_agents=size, num_clusters=len(labels))
+        split = partial(
+            label_skew.dominant_classes, num_agents=size, num_clusters=len(labels)
+        )
     found = split(examples.y[part], rng)
     return [part[rng.permutation(own)] for own in found]
 
@@ -118,9 +123,9 @@ def _swapped(setup: Setup, examples: Examples, cluster: np.ndarray) -> np.ndarra
 
 def image_worlds(
     examples: Examples, setup: Setup, seed: int, num_runs: int
-) -> list[World]:
+) -> list[FederatedData]:
     """Split anew in every run; all worlds have the same shapes."""
-    return stacking.same_widths(
+    return stacking.pad_to_same_size(
         [
             image_world(examples, setup, np.random.default_rng([seed, run]))
             for run in range(num_runs)
@@ -160,7 +165,7 @@ def text_worlds(
     num_runs: int,
     min_train: int,
     max_train: int | None,
-) -> list[World]:
+) -> list[FederatedData]:
     """Other users in every run, as many of every group."""
     worlds = []
     for run in range(num_runs):
@@ -175,4 +180,4 @@ def text_worlds(
         )
         rng = np.random.default_rng([seed, run])
         worlds.append(text.world_of_users(corpus, users, rng))
-    return stacking.same_widths(worlds)
+    return stacking.pad_to_same_size(worlds)

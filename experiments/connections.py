@@ -48,7 +48,7 @@ from p2pjax.nn.gru import NextWord
 from p2pjax.tasks import losses, task
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks._next_token import next_token
-from p2pjax.types import InputError, World
+from p2pjax.types import FederatedData, InputError
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(connection_methods)
@@ -227,7 +227,7 @@ def text_task(num_ids: int) -> Subject:
     )
 
 
-def make_world_and_task() -> tuple[list[World], Subject]:
+def make_world_and_task() -> tuple[list[FederatedData], Subject]:
     """The data of all runs and what is learned from it."""
     setup, seed, num_runs = make_setup(), common.SEED.value, common.NUM_RUNS.value
     if setup.study == "text":
@@ -269,7 +269,7 @@ def make_jobs() -> list[runner.Job]:
     ]
 
 
-def _given(world: World) -> World:
+def _given(world: FederatedData) -> FederatedData:
     return world
 
 

@@ -29,7 +29,7 @@ from p2pjax.datasets import partition
 from p2pjax.datasets.loaders import embedding, points, senteval
 from p2pjax.datasets.loaders.senteval import Texts
 from p2pjax.datasets.stacking import Examples
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation.models import parameter_norm
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.graphs import generators
@@ -39,7 +39,7 @@ from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.training import curvature
 from p2pjax.training.learner import Learner, gradient_descent
-from p2pjax.types import Algorithm, Array, InputError, Variables, World
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Variables
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -109,7 +109,7 @@ def load_texts() -> list[Texts]:
     )
 
 
-def text_worlds(texts: list[Texts]) -> Callable[[int], World]:
+def text_worlds(texts: list[Texts]) -> Callable[[int], FederatedData]:
     """One task per agent; a tenth of its texts, other ones in every run, is the test.
 
     Rarities of words, and principal axes, are those of the training texts of all tasks
@@ -119,7 +119,7 @@ def text_worlds(texts: list[Texts]) -> Callable[[int], World]:
     y = np.concatenate([task.y for task in texts])
     agent = np.repeat(np.arange(len(texts)), [len(task.y) for task in texts])
 
-    def make_world(run: int) -> World:
+    def make_world(run: int) -> FederatedData:
         rng = np.random.default_rng([common.SEED.value, run])
         train, test = [], []
         for number in range(len(texts)):
@@ -137,12 +137,12 @@ def text_worlds(texts: list[Texts]) -> Callable[[int], World]:
         )
         examples = Examples(x, y, agent.astype(np.int32), 2)
         cluster = np.arange(len(texts), dtype=np.int32)
-        return partition.world_of(examples, train, test, cluster)
+        return partition.federated_data(examples, train, test, cluster)
 
     return make_world
 
 
-def point_world(run: int) -> World:
+def point_world(run: int) -> FederatedData:
     """Points drawn anew in every run."""
     rng = np.random.default_rng([common.SEED.value, run])
     return points.world(rng, _TRAIN_SIZE.value, _TEST_SIZE.value)
@@ -173,7 +173,7 @@ def make_algorithm(
     if method == "fedavg" and _BEFORE_AVERAGING.value:
         return fedcurv(task, learner, bends, strength=0.0, **served, **own)
     if method == "fedavg":
-        return fedavg(task, learner, **served)
+        return server_rounds(task, learner, **served)
     if method == "fedcurv":
         return fedcurv(task, learner, bends, **penalised, **own)
     if method == "fedcurv_ring":
@@ -231,7 +231,7 @@ def make_jobs() -> list[runner.Job]:
     num_agents = worlds(0).train.size.shape[0]
     on_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
         norm = parameter_norm(models.params)
         return dict(on_tests(models, world)) | {"norm": norm}
 

@@ -22,9 +22,9 @@ from p2pjax.datasets.loaders import femnist, glyphs, npz
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
 from p2pjax.tasks import task
-from p2pjax.types import Layout, World
+from p2pjax.types import FederatedData, Layout
 
-Worlds = Callable[[int], World]  # data of a run
+Worlds = Callable[[int], FederatedData]  # data of a run
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -97,7 +97,7 @@ def load_examples() -> Examples:
     )
 
 
-def make_world(examples: Examples, run: int) -> World:
+def make_world(examples: Examples, run: int) -> FederatedData:
     """Shuffled, cut to equal sizes and split anew in every run."""
     return partition.by_user(
         examples,

@@ -8,7 +8,7 @@ from absl import logging
 from experiments import common
 from experiments.jobs import Batch, Job, Program, batches, devices_of
 from p2pjax import memory_estimate
-from p2pjax.memory_estimate import Need
+from p2pjax.memory_estimate import MemoryEstimate
 from p2pjax.training.agent_loop import IN_PLACE
 from p2pjax.types import InputError
 
@@ -28,8 +28,8 @@ def settle(jobs: Sequence[Job]) -> None:
     largest = max(firsts.values(), key=lambda number: _held(jobs[number]))
     batch = next(batches(jobs, largest, at_once))
     logging.info("%s: compiling, which tells how much memory it needs.", batch.label)
-    with devices_of(batch.start.world):
-        need, free = _need(batch), memory_estimate.free()
+    with devices_of(batch.start.data):
+        need, free = _need(batch), memory_estimate.available_memory()
     if free is None:
         logging.info("Memory: %s; how much is free is unknown.", describe(need))
     elif need.total > free:
@@ -45,13 +45,13 @@ def settle(jobs: Sequence[Job]) -> None:
 def _held(job: Job) -> int:
     world = job.make_world()
     with devices_of(world):
-        return memory_estimate.held(job.key, job.algorithm, world).total
+        return memory_estimate.static_memory(job.key, job.algorithm, world).total
 
 
-def _need(batch: Batch) -> Need:
+def _need(batch: Batch) -> MemoryEstimate:
     algorithm, evaluate = batch.jobs[0].program
     num_rounds = min(common.EVAL_EVERY.value, common.NUM_ROUNDS.value)
-    need = memory_estimate.need(batch.start, algorithm, num_rounds, evaluate)
+    need = memory_estimate.estimate(batch.start, algorithm, num_rounds, evaluate)
     if jax.default_backend() != "cpu":
         return need
     # While a checkpoint is written, a copy of the state is in the same memory.
@@ -66,7 +66,7 @@ PARTS = {
 }
 
 
-def _refusal(need: Need, free: int, at_once: int, agent_loop: int) -> str:
+def _refusal(need: MemoryEstimate, free: int, at_once: int, agent_loop: int) -> str:
     fewer = []
     if at_once > 1:
         fewer.append(f"runs side by side (--runs_at_once is {at_once})")
@@ -85,7 +85,7 @@ def _refusal(need: Need, free: int, at_once: int, agent_loop: int) -> str:
     )
 
 
-def describe(need: Need) -> str:
+def describe(need: MemoryEstimate) -> str:
     """The total and its parts."""
     parts = [f"{name} {size(getattr(need, part))}" for part, name in PARTS.items()]
     return f"{size(need.total)} ({', '.join(parts)})"

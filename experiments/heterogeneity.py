@@ -54,7 +54,7 @@ _MIN_TRAIN = flags.DEFINE_integer("min_train", 50, "Fewest samples of a user.", 
 SPLITS = {
     "iid": label_skew.iid,
     "pathological": label_skew.pathological,
-    "practical": lambda *args: label_skew.practical(*args, other=0.04),
+    "practical": lambda *args: label_skew.dominant_classes(*args, other=0.04),
 }
 
 

@@ -14,7 +14,7 @@ from p2pjax import sharding
 from p2pjax.datasets.stacking import over_splits
 from p2pjax.evaluation.test_sets import Evaluate
 from p2pjax.simulation._simulate import Start, prepare, side_by_side
-from p2pjax.types import AgentData, Algorithm, PyTree, World
+from p2pjax.types import Algorithm, FederatedData, PyTree, Split
 
 
 class Program(NamedTuple):
@@ -32,7 +32,7 @@ class Job(NamedTuple):
     run: int
     algorithm: Algorithm
     evaluate: Evaluate  # names an `accuracy` among its values
-    make_world: Callable[[], World]
+    make_world: Callable[[], FederatedData]
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
 
     @property
@@ -129,8 +129,8 @@ def _prepared(job: Job) -> Start:
 
 
 def kept(
-    make_world: Callable[[int], World], names: Sequence[str] | None = None
-) -> Callable[[int], World]:
+    make_world: Callable[[int], FederatedData], names: Sequence[str] | None = None
+) -> Callable[[int], FederatedData]:
     """Makes the world of a run once.
 
     Of several processes each keeps its own agents' examples only; all runs' are then
@@ -148,7 +148,9 @@ def kept(
     return worlds.__getitem__
 
 
-def own_examples(world: World, names: Sequence[str] | None = None) -> World:
+def own_examples(
+    world: FederatedData, names: Sequence[str] | None = None
+) -> FederatedData:
     """The world as one of several processes needs it, with its own agents' examples.
 
     They are where the agents will be trained; everybody knows all sizes and groups.
@@ -160,7 +162,7 @@ def own_examples(world: World, names: Sequence[str] | None = None) -> World:
     if jax.process_count() == 1:
         return world
 
-    def own(split: AgentData) -> AgentData:
+    def own(split: Split) -> Split:
         chosen = {name: split.examples[name] for name in names or split.examples}
         return split._replace(examples={**split.examples, **sharding.place(chosen)})
 
@@ -168,7 +170,7 @@ def own_examples(world: World, names: Sequence[str] | None = None) -> World:
         return over_splits(own, [world], world.cluster)
 
 
-def devices_of(world: World) -> AbstractContextManager:
+def devices_of(world: FederatedData) -> AbstractContextManager:
     """Spreads the agents of a world, or of several side by side, over the devices."""
     num_agents = world.cluster.shape[-1]
     return jax.set_mesh(sharding.agents_mesh(num_agents, common.NUM_DEVICES.value))

@@ -28,7 +28,7 @@ from p2pjax.datasets.loaders import digits, mnist, npz
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
 from p2pjax.tasks import task
-from p2pjax.types import Layout, World
+from p2pjax.types import FederatedData, Layout
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -103,12 +103,12 @@ def make_blocks(
     train_size: int,
     turns: tuple[int, ...] | None,
     run: int,
-) -> World:
+) -> FederatedData:
     """Shuffled and cut into blocks anew in every run; nobody's labels permuted yet.
 
     The images of agent n are turned by `turns[n]` times 90 degrees, if given.
     """
-    world = partition.in_blocks(
+    world = partition.iid_blocks(
         examples,
         np.random.default_rng([common.SEED.value, run]),
         num_agents=num_agents,
@@ -129,7 +129,7 @@ def blocks_of_runs(examples: Examples) -> mnist_studies.Blocks:
     @cache
     def blocks(
         num_agents: int, train_size: int, turns: tuple[int, ...] | None = None
-    ) -> Callable[[int], World]:
+    ) -> Callable[[int], FederatedData]:
         make_world = partial(latest, num_agents, train_size, turns)
         if jax.process_count() == 1:
             return make_world

@@ -19,7 +19,7 @@ from p2pjax import sharding
 from p2pjax.partial import grouping, schemes
 from p2pjax.partial.schemes import Scheme
 from p2pjax.simulation._simulate import initial_state, simulate
-from p2pjax.types import Algorithm, Array, InputError, Variables, World
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Variables
 
 
 def permuted_labels(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
@@ -41,7 +41,7 @@ def rotated_images(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
 
 
 def _cases(
-    setup: Setup, worlds: Callable[[int], World], warm_ups: tuple[int, ...]
+    setup: Setup, worlds: Callable[[int], FederatedData], warm_ups: tuple[int, ...]
 ) -> list[Case]:
     """Nothing, everything, level 80, and models for the true and the found groups."""
     network, shared = setup.network, level_layout(setup.network, 80)
@@ -75,7 +75,7 @@ def _cases(
 
 
 def found_groups(
-    algorithm: Algorithm, world: World, run: int, warm_up: int
+    algorithm: Algorithm, world: FederatedData, run: int, warm_up: int
 ) -> np.ndarray:
     """Groups `[N]` after `warm_up` mini-batches of local training."""
     key = runner.run_key(run)
@@ -91,10 +91,10 @@ def found_groups(
         )
         trained = algorithm.models(snapshot.state).params
         start, trained = sharding.on_host((start, trained))
-    return grouping.groups(grouping.update_similarity(start, trained))
+    return grouping.find_groups(grouping.update_similarity(start, trained))
 
 
-def _nothing(models: Variables, world: World) -> dict[str, Array]:
+def _nothing(models: Variables, world: FederatedData) -> dict[str, Array]:
     del models, world
     return {}
 

@@ -23,7 +23,7 @@ from experiments.averaging_schemes import (
 from experiments.averaging_study import Case, level_cases
 from p2pjax.datasets import partition
 from p2pjax.partial.schemes import PartialModel, Scheme, auto
-from p2pjax.types import InputError, Layout, World
+from p2pjax.types import FederatedData, InputError, Layout
 
 
 class Setup(NamedTuple):
@@ -43,7 +43,7 @@ class Blocks(Protocol):
 
     def __call__(
         self, num_agents: int, train_size: int, turns: tuple[int, ...] | None = None
-    ) -> Callable[[int], World]:
+    ) -> Callable[[int], FederatedData]:
         """With `turns`, the images of agent n are rotated by `turns[n]` quarters."""
         ...
 
@@ -76,7 +76,7 @@ def swap(table: np.ndarray, a: int, b: int) -> np.ndarray:
 
 def permuted_worlds(
     setup: Setup, tables: np.ndarray, train_size: int | None = None
-) -> Callable[[int], World]:
+) -> Callable[[int], FederatedData]:
     """Data by run, in which agent n has the labels `tables[n]`."""
     blocks = setup.blocks(len(tables), train_size or setup.train_size)
     return lambda run: partition.relabel(blocks(run), tables)

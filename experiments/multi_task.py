@@ -39,8 +39,8 @@ from p2pjax.graphs.topology import Graphs
 from p2pjax.nn.encoder import Encoder
 from p2pjax.tasks.task import Task
 from p2pjax.training import agent_loop
-from p2pjax.training.learner import Learner, by_part, gradient_descent
-from p2pjax.types import Array, InputError, Variables, World
+from p2pjax.training.learner import Learner, gradient_descent, per_module_state
+from p2pjax.types import Array, FederatedData, InputError, Variables
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -180,7 +180,7 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
 
     def learner(task: Task) -> Learner:
         adam = optax.adam(common.learning_rate(5e-4), eps=1e-7)  # Keras' epsilon
-        return gradient_descent(task, by_part(adam))
+        return gradient_descent(task, per_module_state(adam))
 
     algorithm = multi_task(
         groups,
@@ -194,7 +194,7 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
         groups, [one.score for one in own[: len(groups)]], common.agent_loop()
     )
 
-    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         for number, one in enumerate(own):
             agents = slice(number * size, (number + 1) * size)
@@ -248,7 +248,7 @@ def make_jobs() -> list[runner.Job]:
     if _VOCABULARY.value is None and not set(names) <= set(EMBEDDED):
         keep_vocabulary(pieces)
 
-    def world_of(case: Case, run: int) -> World:
+    def world_of(case: Case, run: int) -> FederatedData:
         own = [worlds[name][run] for name in case.names]
         if case.method == "mono":
             own = [task_data.concatenated(own)]

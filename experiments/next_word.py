@@ -28,7 +28,7 @@ from p2pjax.datasets.loaders import (
     text,
 )
 from p2pjax.datasets.loaders.text import Corpus, Documents
-from p2pjax.types import World
+from p2pjax.types import FederatedData
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(protocol_study)
@@ -141,7 +141,7 @@ def make_cases() -> list[Case]:
     return [Case(setting.method, varied, setting) for setting, varied in cases]
 
 
-def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
+def make_worlds(corpus: Corpus, num_agents: int) -> list[FederatedData]:
     """Other users in every run, all worlds with the same shapes."""
     worlds = []
     for run in range(common.NUM_RUNS.value):
@@ -155,7 +155,7 @@ def make_worlds(corpus: Corpus, num_agents: int) -> list[World]:
         )
         rng = np.random.default_rng([common.SEED.value, run])
         worlds.append(text.world_of_users(corpus, users, rng))
-    return list(map(own_examples, stacking.same_widths(worlds)))
+    return list(map(own_examples, stacking.pad_to_same_size(worlds)))
 
 
 def make_jobs() -> list[runner.Job]:
@@ -182,7 +182,7 @@ def make_jobs() -> list[runner.Job]:
     return jobs
 
 
-def _given(world: World) -> World:
+def _given(world: FederatedData) -> FederatedData:
     return world
 
 

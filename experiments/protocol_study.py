@@ -12,15 +12,15 @@ from absl import flags
 from experiments import common, run_folder
 from experiments.runner import Program
 from p2pjax.algorithms._central import central
-from p2pjax.algorithms._d2 import d2
-from p2pjax.algorithms._gosgd import gosgd
+from p2pjax.algorithms._d2 import d2_protocol
+from p2pjax.algorithms._gosgd import gosgd_protocol
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.algorithms._p2p_bn import p2p_bn
-from p2pjax.algorithms._sgp import sgp
+from p2pjax.algorithms._sgp import sgp_protocol
 from p2pjax.asynchronous.events import Timing
-from p2pjax.engines.neighbor_averaging import dpsgd
-from p2pjax.engines.server import fedavg
-from p2pjax.engines.stepwise import Protocol, stepwise
+from p2pjax.engines.averaging_protocol import neighbor_averaging
+from p2pjax.engines.server import server_rounds
+from p2pjax.engines.stepwise import GossipProtocol, gossip
 from p2pjax.evaluation import statistics
 from p2pjax.evaluation.models import consensus_distance, worst_decile
 from p2pjax.evaluation.test_sets import on_test_sets
@@ -30,8 +30,8 @@ from p2pjax.graphs.topology import Graphs
 from p2pjax.nn.gru import NextWord
 from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Learner, by_part, gradient_descent
-from p2pjax.types import Algorithm, Array, InputError, Variables, World
+from p2pjax.training.learner import Learner, gradient_descent, per_module_state
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Variables
 
 SHARING = {
     "full": shared.FULL,
@@ -104,7 +104,7 @@ def _pooled(task: Task, learner: Learner, setting: Setting) -> Algorithm:
 
 
 def _server(task: Task, learner: Learner, setting: Setting) -> Algorithm:
-    return fedavg(
+    return server_rounds(
         task,
         learner,
         batch_size=common.BATCH_SIZE.value,
@@ -115,9 +115,12 @@ def _server(task: Task, learner: Learner, setting: Setting) -> Algorithm:
 
 
 def _stepwise(
-    protocol: Callable[[], Protocol], task: Task, learner: Learner, setting: Setting
+    protocol: Callable[[], GossipProtocol],
+    task: Task,
+    learner: Learner,
+    setting: Setting,
 ) -> Algorithm:
-    return stepwise(
+    return gossip(
         task,
         learner,
         protocol(),
@@ -152,16 +155,16 @@ def _push(
     )
 
 
-def _lossy_sgp() -> Protocol:
-    return sgp(loss_probability=_LOSS_PROBABILITY.value)
+def _lossy_sgp() -> GossipProtocol:
+    return sgp_protocol(loss_probability=_LOSS_PROBABILITY.value)
 
 
 METHODS: dict[str, Callable[[Task, Learner, Setting], Algorithm]] = {
     "local_only": _alone,
-    "dpsgd": partial(_stepwise, dpsgd),
-    "d2": partial(_stepwise, d2),
+    "dpsgd": partial(_stepwise, neighbor_averaging),
+    "d2": partial(_stepwise, d2_protocol),
     "sgp": partial(_stepwise, _lossy_sgp),
-    "gosgd": partial(_stepwise, gosgd),
+    "gosgd": partial(_stepwise, gosgd_protocol),
     "p2p_bn_no_tuning": partial(_push, False),
     "p2p_bn": partial(_push, True),
     "fedavg": _server,
@@ -181,11 +184,11 @@ def build_program(setting: Setting, num_ids: int, window: int) -> Program:
         module, window, uncounted=1, momentum=0.9 if setting.batch_norm else None
     )
     # Adam as Keras has it; its state is kept by part, so that parts can be frozen.
-    optimizer = by_part(optax.adam(common.learning_rate(5e-3), eps=1e-7))
+    optimizer = per_module_state(optax.adam(common.learning_rate(5e-3), eps=1e-7))
     learner = gradient_descent(task, optimizer)
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         return values | {
             "worst_decile": worst_decile(values["accuracy"]),

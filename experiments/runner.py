@@ -101,7 +101,7 @@ def _run_left(folder: Path, jobs: Sequence[Job], also: Sequence[Writer]) -> None
             begin = time.monotonic()
             if batch.kind != kind:
                 progress.say(f"{batch.label}: compiling")
-            with devices_of(batch.start.world):
+            with devices_of(batch.start.data):
                 _tell_of_idle_devices(batch)
                 _run_batch(folder, batch, position, progress, also)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
@@ -120,7 +120,7 @@ def _tell_of_idle_devices(batch: Batch) -> None:
             "%d agents use %d of %d devices: a number that more of them divide would "
             "be faster.",
             1,
-            batch.start.world.cluster.shape[-1],
+            batch.start.data.cluster.shape[-1],
             used,
             there,
         )
@@ -134,7 +134,7 @@ def _run_batch(
     also: Sequence[Writer],
 ) -> None:
     num_rounds, period = common.NUM_ROUNDS.value, common.CHECKPOINT_EVERY.value
-    clusters = batch.apart(batch.start.world.cluster)
+    clusters = batch.apart(batch.start.data.cluster)
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
     for snapshot in _started(batch, position, progress):
         before, now = tallies[0].num_rounds, snapshot.num_rounds
@@ -225,8 +225,8 @@ def _last_position(folder: Path, jobs: Sequence[Job]) -> Position:
         return Position()
     batch = _batch_of(number, jobs)
     start, algorithm = batch.start, batch.jobs[0].algorithm
-    with devices_of(start.world):
-        fresh = initial_state(start.key, algorithm, start.world)
+    with devices_of(start.data):
+        fresh = initial_state(start.key, algorithm, start.data)
         saved = checkpoint.load(folder / "checkpoints", number, fresh)
     tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
     position = Position(batch.first, tallies, saved.state)
@@ -242,7 +242,7 @@ def _last_number(folder: Path, jobs: Sequence[Job]) -> int:
         try:
             batch = _batch_of(number, jobs)
             start, algorithm = batch.start, batch.jobs[0].algorithm
-            shapes = initial_shapes(start.key, algorithm, start.world)
+            shapes = initial_shapes(start.key, algorithm, start.data)
             position = checkpoint.check(folder / "checkpoints", number, shapes)
             for name, num_bytes in position["bytes"].items():
                 run_folder.cut(folder, name, num_bytes)

@@ -23,7 +23,7 @@ from p2pjax.datasets.loaders.text import Documents
 from p2pjax.nn.encoder import Encoder
 from p2pjax.tasks._encoder_tasks import masked_token, tagging
 from p2pjax.tasks.task import Task
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.types import FederatedData, InputError, Split
 
 EMBEDDED = ("speakers", "tags", "speakers_2", "tags_2")  # the latter of other habits
 TEXTS: dict[str, Callable[[str], Documents]] = {
@@ -156,7 +156,7 @@ def worlds(
     length: int,
     seed: int,
     num_runs: int,
-) -> list[World]:
+) -> list[FederatedData]:
     """Its agents' examples in every run: other users, or another division.
 
     All have the same shapes.
@@ -174,7 +174,7 @@ def worlds(
             share=SHARE.get(dataset.name, 1.0),
             max_examples=limits.max_examples,
         )
-        return stacking.same_widths([divide(rng) for rng in sources])
+        return stacking.pad_to_same_size([divide(rng) for rng in sources])
     corpus = masked.encode(content, pieces)
     every = []
     for run, rng in enumerate(sources):
@@ -196,19 +196,19 @@ def worlds(
                 max_examples=limits.max_examples,
             )
         )
-    return stacking.same_widths(every)
+    return stacking.pad_to_same_size(every)
 
 
-def concatenated(worlds: list[World]) -> World:
+def concatenated(worlds: list[FederatedData]) -> FederatedData:
     """The agents of several worlds with examples of the same kind."""
 
-    def join(*splits: AgentData) -> AgentData:
+    def join(*splits: Split) -> Split:
         examples: dict[str, Any] = {
             name: np.concatenate([split.examples[name] for split in splits])
             for name in splits[0].examples
         }
-        return AgentData(examples, np.concatenate([split.size for split in splits]))
+        return Split(examples, np.concatenate([split.size for split in splits]))
 
-    same = stacking.same_widths(worlds)
+    same = stacking.pad_to_same_size(worlds)
     cluster = np.concatenate([world.cluster for world in same])
     return stacking.over_splits(join, same, cluster)

@@ -27,8 +27,8 @@ from p2pjax.algorithms._virtual import ONCE, PAPER, RELEASE, virtual
 from p2pjax.datasets import partition, stacking
 from p2pjax.datasets.loaders import npz
 from p2pjax.datasets.stacking import Examples
-from p2pjax.engines.repetition import several
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.repetition import repeat_rounds
+from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.nn import gaussian
 from p2pjax.nn.variational import Columns, VariationalMLP
@@ -37,7 +37,7 @@ from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task, check_labels
 from p2pjax.training import free_energy
 from p2pjax.training.learner import gradient_descent
-from p2pjax.types import AgentData, Algorithm, InputError, Layout, PyTree, World
+from p2pjax.types import Algorithm, FederatedData, InputError, Layout, PyTree, Split
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -142,15 +142,15 @@ def load_examples() -> Examples:
     )
 
 
-def make_world(examples: Examples, run: int) -> World:
+def make_world(examples: Examples, run: int) -> FederatedData:
     """Other clients where there are more, and other tests, in every run."""
     study, num_agents = STUDIES[_STUDY.value], _NUM_AGENTS.value
     rng = np.random.default_rng([common.SEED.value, run])
     if study.is_dealt:
-        examples = partition.dealt(
+        examples = partition.assign_random_users(
             examples, rng, num_users=num_agents, size=_SIZE.value
         )
-    world = partition.share_of_users(
+    world = partition.sample_users(
         examples,
         rng,
         num_agents=num_agents,
@@ -179,7 +179,7 @@ def network_layout(examples: Examples) -> Layout:
     return network
 
 
-def make_worlds(examples: Examples) -> list[World]:
+def make_worlds(examples: Examples) -> list[FederatedData]:
     """The data of all runs, with the same shapes."""
     worlds = [make_world(examples, run) for run in range(common.NUM_RUNS.value)]
     train = _same_width([world.train for world in worlds])
@@ -190,14 +190,14 @@ def make_worlds(examples: Examples) -> list[World]:
     ]
 
 
-def _same_width(splits: list[AgentData]) -> list[AgentData]:
+def _same_width(splits: list[Split]) -> list[Split]:
     longest = max(split.examples["y"].shape[1] for split in splits)
-    return [stacking.widened(split, longest) for split in splits]
+    return [stacking.pad_split(split, longest) for split in splits]
 
 
 def classification(module: Columns | VariationalMLP, shape: tuple[int, ...]) -> Task:
     """The task of Bayesian networks."""
-    return bayesian.classification(
+    return bayesian.variational_classification(
         module,
         shape,
         num_samples=_NUM_SAMPLES.value,
@@ -219,11 +219,11 @@ def _bayesian(
     def divergence(free: PyTree):
         posterior = coordinates.gaussian(free)
         prior = gaussian.centered(1.0, posterior.mean)
-        return gaussian.divergence(posterior, prior)
+        return gaussian.kl_divergence(posterior, prior)
 
     learner = free_energy.free_energy_descent(task, _adam(), divergence)
     algorithm = build(task, learner, batch_size=common.BATCH_SIZE.value)
-    return _program(several(algorithm, _EPOCHS.value), task)
+    return _program(repeat_rounds(algorithm, _EPOCHS.value), task)
 
 
 def _global(layers: Layout, shape: tuple[int, ...]) -> Program:
@@ -244,9 +244,11 @@ def _fedavg(layers: Layout, shape: tuple[int, ...]) -> Program:
             f"{_FEDAVG_SHARE.value} and {_FEDAVG_RATE.value}."
         )
     module = VariationalMLP(layers)
-    task = bayesian.classification(module, shape, num_samples=1, dropout=_DROPOUT.value)
+    task = bayesian.variational_classification(
+        module, shape, num_samples=1, dropout=_DROPOUT.value
+    )
     task = bayesian.in_coordinates(task, gaussian.POINT)
-    algorithm = fedavg(
+    algorithm = server_rounds(
         task,
         gradient_descent(task, optax.sgd(_FEDAVG_RATE.value)),
         batch_size=common.BATCH_SIZE.value,
@@ -254,7 +256,7 @@ def _fedavg(layers: Layout, shape: tuple[int, ...]) -> Program:
         agent_loop=common.agent_loop(),
     )
     rounds = max(1, round(_EPOCHS.value * _NUM_AGENTS.value / num_clients))
-    return _program(several(algorithm, rounds), task)
+    return _program(repeat_rounds(algorithm, rounds), task)
 
 
 def _virtual(synchronous: bool, layers: Layout, shape: tuple[int, ...]) -> Program:
@@ -276,7 +278,7 @@ def _virtual(synchronous: bool, layers: Layout, shape: tuple[int, ...]) -> Progr
         agent_loop=common.agent_loop(),
     )
     if not synchronous:
-        algorithm = several(algorithm, _NUM_AGENTS.value)
+        algorithm = repeat_rounds(algorithm, _NUM_AGENTS.value)
     return _program(algorithm, task)
 
 
@@ -325,7 +327,7 @@ def make_jobs() -> list[Job]:
     return jobs
 
 
-def _given(world: World) -> World:
+def _given(world: FederatedData) -> FederatedData:
     return world
 
 

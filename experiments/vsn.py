@@ -17,7 +17,7 @@ from p2pjax.datasets.loaders import npz, vsn
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
 from p2pjax.tasks import task
-from p2pjax.types import World
+from p2pjax.types import FederatedData
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 flags.adopt_module_key_flags(averaging_study)
@@ -72,7 +72,7 @@ def make_cases(examples: Examples) -> list[Case]:
     task.check_labels(examples.y, network[-1])
 
     @kept
-    def make_world(run: int) -> World:
+    def make_world(run: int) -> FederatedData:
         world = partition.by_user(
             examples,
             np.random.default_rng([common.SEED.value, run]),

@@ -15,7 +15,7 @@ import numpy as np
 from p2pjax.evaluation.test_sets import Evaluate
 from p2pjax.sharding import placed
 from p2pjax.simulation._simulate import Start, compiled, initial_shapes
-from p2pjax.types import Algorithm, Key, PyTree, World
+from p2pjax.types import Algorithm, FederatedData, Key, PyTree
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -23,7 +23,7 @@ _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")  # of containers and batch systems
 
 
-class Need(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Bytes on all devices of this process together."""
 
     models: int  # parameters and statistics of all agents
@@ -37,22 +37,24 @@ class Need(NamedTuple):
         return sum(self)
 
 
-def held(key: Key, algorithm: Algorithm, world: World) -> Need:
+def static_memory(
+    key: Key, algorithm: Algorithm, data: FederatedData
+) -> MemoryEstimate:
     """What agents and data take all the time; nothing is compiled."""
     axis = key.ndim
-    state = initial_shapes(key, algorithm, world)
+    state = initial_shapes(key, algorithm, data)
     models_fn = jax.vmap(algorithm.models) if axis else algorithm.models
     models = num_bytes(placed(jax.eval_shape(models_fn, state), axis))
     in_state = num_bytes(placed(state, axis))
     models = min(models, in_state)  # one model may stand for all agents
-    return Need(models, in_state - models, num_bytes(placed(world, axis)))
+    return MemoryEstimate(models, in_state - models, num_bytes(placed(data, axis)))
 
 
-def need(
+def estimate(
     start: Start, algorithm: Algorithm, num_rounds: int, evaluate: Evaluate
-) -> Need:
+) -> MemoryEstimate:
     """All that a program of so many rounds and an evaluation takes."""
-    known = held(start.key, algorithm, start.world)
+    known = static_memory(start.key, algorithm, start.data)
     analysis = compiled(start, algorithm, num_rounds, evaluate).memory_analysis()
     if analysis is None:  # not every backend tells
         return known
@@ -76,7 +78,7 @@ def num_bytes(shapes: PyTree) -> int:
     return total
 
 
-def free() -> int | None:
+def available_memory() -> int | None:
     """Bytes that this process's devices can still give together; None if unknown."""
     if jax.default_backend() == "cpu":
         return _free_on_host()

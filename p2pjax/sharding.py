@@ -99,7 +99,7 @@ def first_agent(num_own: int) -> jax.Array | int:
     return jax.lax.axis_index(AXIS) * num_own if _is_spread() else 0
 
 
-def from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
+def broadcast_from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
     """Inside `over_devices`: what the one device that owns it has, on every device."""
     if not _is_spread():
         return tree
@@ -116,7 +116,7 @@ def num_shards() -> int:
     return jax.sharding.get_abstract_mesh().shape[AXIS] if _is_spread() else 1
 
 
-def from_next(tree: PyTree) -> PyTree:
+def rotate_shards(tree: PyTree) -> PyTree:
     """Inside `over_devices`: what the next device has; the last looks at the first.
 
     Applied again and again, every device sees what all have, one at a time.
@@ -168,7 +168,7 @@ def placed(tree: PyTree, axis: int = 0) -> PyTree:
     )
 
 
-def stay_placed(tree: PyTree, axis: int = 0) -> PyTree:
+def constrain_sharding(tree: PyTree, axis: int = 0) -> PyTree:
     """Inside jit: a result that comes as `place` would put it, nowhere whole."""
     if not _is_spread():
         return tree
@@ -181,9 +181,9 @@ def stay_placed(tree: PyTree, axis: int = 0) -> PyTree:
     )
 
 
-def born_in_place(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+def jit_sharded(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Jits a function whose results are made where their agents live, nowhere whole."""
-    return jax.jit(lambda *args: stay_placed(fn(*args)))
+    return jax.jit(lambda *args: constrain_sharding(fn(*args)))
 
 
 def on_host(tree: PyTree) -> PyTree:

@@ -64,35 +64,37 @@ class Info(NamedTuple):
     epochs: Array | None = None  # [N] passes over own data, where agents decide
 
 
-class AgentData(NamedTuple):
+class Split(NamedTuple):
     """One split (train, validation or test) of all agents."""
 
     examples: Mapping[str, Array]  # leaves [N, M, ...]
     size: Array  # [N] int32, real examples of each agent
 
 
-class World(NamedTuple):
+class FederatedData(NamedTuple):
     """Everything the agents can learn from or are judged by."""
 
-    train: AgentData
-    valid: AgentData
-    test: AgentData
+    train: Split
+    valid: Split
+    test: Split
     cluster: Array  # [N] int32, ground-truth group or zeros
 
 
 class Algorithm(NamedTuple):
     """A learning method. `round` is safe to jit, scan and vmap over seeds."""
 
-    init: Callable[[Key, World], PyTree]  # state; every leaf [N, ...]
-    plan: Callable[[np.random.Generator, World, int], PyTree]  # host; inputs [R, ...]
+    init: Callable[[Key, FederatedData], PyTree]  # state; every leaf [N, ...]
+    plan: Callable[
+        [np.random.Generator, FederatedData, int], PyTree
+    ]  # host; inputs [R, ...]
     # (key, round number, this round's inputs, state, world) -> (state, info)
-    round: Callable[[Key, Array, PyTree, PyTree, World], tuple[PyTree, Info]]
+    round: Callable[[Key, Array, PyTree, PyTree, FederatedData], tuple[PyTree, Info]]
     models: Callable[[PyTree], Variables]  # what evaluation reads, leaves [N, ...]
 
 
-def num_agents(world: World) -> int:
+def num_agents(data: FederatedData) -> int:
     """N."""
-    return world.train.size.shape[0]
+    return data.train.size.shape[0]
 
 
 class Peers(NamedTuple):

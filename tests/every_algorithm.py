@@ -15,29 +15,29 @@ import test_virtual
 from test_federated import network_task, network_world
 
 from p2pjax.algorithms._central import central
-from p2pjax.algorithms._combination import Stable, combination
-from p2pjax.algorithms._d2 import d2
+from p2pjax.algorithms._combination import GlobalStopping, combination
+from p2pjax.algorithms._d2 import d2_protocol
 from p2pjax.algorithms._ditto import ditto
 from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
-from p2pjax.algorithms._gosgd import gosgd
+from p2pjax.algorithms._gosgd import gosgd_protocol
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.algorithms._partial_averaging import partial_averaging
-from p2pjax.algorithms._sgp import sgp
-from p2pjax.engines.neighbor_averaging import dpsgd
-from p2pjax.engines.repetition import several
-from p2pjax.engines.server import fedavg
-from p2pjax.engines.stepwise import stepwise
+from p2pjax.algorithms._sgp import sgp_protocol
+from p2pjax.engines.averaging_protocol import neighbor_averaging
+from p2pjax.engines.repetition import repeat_rounds
+from p2pjax.engines.server import server_rounds
+from p2pjax.engines.stepwise import gossip
 from p2pjax.exchange import factors
 from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging
 from p2pjax.partial.schemes import PartialModel, Scheme
-from p2pjax.partial.sharing import share
+from p2pjax.partial.sharing import compile_scheme
 from p2pjax.training import curvature, learner, samplers
-from p2pjax.training.early_stopping import Stop, for_epochs, until_converged
-from p2pjax.types import World
+from p2pjax.training.early_stopping import LocalStopping, for_epochs, until_converged
+from p2pjax.types import FederatedData
 
 SIZE = 8
 TASK = network_task()  # two inputs, three hidden cells, two classes
@@ -60,7 +60,7 @@ def averaged(realisation, agent_loop):
         TASK,
         LEARNER,
         samplers.cyclic_window(2),
-        share(SCHEME, mlp.wiring(2), TASK),
+        compile_scheme(SCHEME, mlp.wiring(2), TASK),
         realisation,
         agent_loop=agent_loop,
     )
@@ -73,7 +73,7 @@ def served(build, *args, agent_loop, **options):
 
 
 def stepped(protocol, agent_loop, graph=RING):
-    return stepwise(TASK, LEARNER, protocol, graph, batch_size=2, agent_loop=agent_loop)
+    return gossip(TASK, LEARNER, protocol, graph, batch_size=2, agent_loop=agent_loop)
 
 
 def alone(agent_loop):
@@ -102,20 +102,22 @@ def combined(local, agent_loop):
         TASK,
         local(agent_loop=agent_loop),
         factors.exponential(),
-        stop=Stable(1),
+        stop=GlobalStopping(1),
         agent_loop=agent_loop,
     )
 
 
 ON_NETWORKS = {
     "partial averaging, server": partial(averaged, averaging.server(SIZE)),
-    "partial averaging, gossip": partial(averaged, averaging.gossip(SIZE, RING)),
+    "partial averaging, gossip": partial(
+        averaged, averaging.metropolis_gossip(SIZE, RING)
+    ),
     "partial averaging, pairs": partial(averaged, averaging.random_pairs(SIZE)),
     "local only": alone,
     "central": pooled,
-    "fedavg": partial(served, fedavg),
-    "two rounds of fedavg": lambda agent_loop: several(
-        served(fedavg, agent_loop=agent_loop), 2
+    "fedavg": partial(served, server_rounds),
+    "two rounds of fedavg": lambda agent_loop: repeat_rounds(
+        served(server_rounds, agent_loop=agent_loop), 2
     ),
     "fedprox": partial(served, fedprox, strength=0.5),
     "ditto": partial(served, ditto, strength=0.5),
@@ -125,16 +127,20 @@ ON_NETWORKS = {
     "combination": partial(
         combined,
         partial(
-            until_converged, TASK, LEARNER, Stop(patience=1, max_epochs=3), batch_size=2
+            until_converged,
+            TASK,
+            LEARNER,
+            LocalStopping(patience=1, max_epochs=3),
+            batch_size=2,
         ),
     ),
     "combination, fixed epochs": partial(
         combined, partial(for_epochs, LEARNER, 2, batch_size=2)
     ),
-    "dpsgd": partial(stepped, dpsgd()),
-    "d2": partial(stepped, d2(), graph=generators.complete(SIZE)),
-    "sgp": partial(stepped, sgp(loss_probability=0.1)),
-    "gosgd": partial(stepped, gosgd(0.5)),
+    "dpsgd": partial(stepped, neighbor_averaging()),
+    "d2": partial(stepped, d2_protocol(), graph=generators.complete(SIZE)),
+    "sgp": partial(stepped, sgp_protocol(loss_probability=0.1)),
+    "gosgd": partial(stepped, gosgd_protocol(0.5)),
 }
 
 
@@ -191,4 +197,4 @@ def build(name: str, agent_loop: int) -> tuple:
     """The method of this name and its world."""
     with jax.numpy_dtype_promotion("standard"):  # Adam mixes dtypes
         method, world = EVERY[name](agent_loop)
-    return method, World(*jax.tree.map(np.asarray, tuple(world)))
+    return method, FederatedData(*jax.tree.map(np.asarray, tuple(world)))

@@ -16,13 +16,13 @@ from p2pjax.exchange import owner_classes
 from p2pjax.nn.associative import forward, wiring
 from p2pjax.partial import averaging
 from p2pjax.partial.schemes import PartialModel, Scheme
-from p2pjax.partial.sharing import share
+from p2pjax.partial.sharing import compile_scheme
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks._associative import associative
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.associative import associative_rule
-from p2pjax.training.learner import Extra
+from p2pjax.training.learner import StepContext
 from p2pjax.types import LOCAL, InputError, Variables
 
 THRESHOLD = 0.5
@@ -62,7 +62,7 @@ def as_batch(x, y=None, valid=None):
     return batch if y is None else {**batch, "y": jnp.asarray(y)}
 
 
-def learn(params, x, rate=0.1, valid=None, extra=Extra()):
+def learn(params, x, rate=0.1, valid=None, extra=StepContext()):
     learner = associative_rule(rate, THRESHOLD)
     variables = Variables(params, {})
     variables, opt_state, loss = jax.jit(learner.step)(
@@ -195,7 +195,7 @@ def test_invalid_vectors_are_skipped_and_rates_multiply():
     valid = np.array([True, False, True, True, False])
     expected = learn(params, x[valid])
     actual = learn(params, x, valid=valid)
-    halved = learn(params, x[valid], rate=0.2, extra=Extra(jnp.float32(0.5)))
+    halved = learn(params, x[valid], rate=0.2, extra=StepContext(jnp.float32(0.5)))
     for other in (actual, halved):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), expected, other
@@ -213,7 +213,7 @@ jit_learn = jax.jit(
             Variables(params, {}),
             (),
             {"x": x, "valid": jnp.ones(x.shape[0], bool)},
-            Extra(rate),
+            StepContext(rate),
         )[0]
         .params
     )
@@ -365,7 +365,7 @@ def test_the_hidden_cell_decides_who_owns_a_link(num_shared):
     task = associative(50, 400, THRESHOLD)
     everyone = tuple(range(15))
     models = (PartialModel((50, num_shared), everyone),) if num_shared else ()
-    sharing = share(Scheme(((50, 400),) * 15, models), wiring(), task)
+    sharing = compile_scheme(Scheme(((50, 400),) * 15, models), wiring(), task)
     shapes = jax.eval_shape(task.init, jax.random.key(0)).params
     owner = owner_classes.owner_arrays(sharing.plan, shapes)
     is_shared = np.broadcast_to(np.arange(400) < num_shared, (15, 50, 400))
@@ -387,7 +387,7 @@ def build(num_agents, num_hidden, scheme=None, **options):
     if scheme is None:
         global_model = PartialModel((20, 5), tuple(range(num_agents)))
         scheme = Scheme(((20, num_hidden),) * num_agents, (global_model,))
-    sharing = share(scheme, wiring(), task)
+    sharing = compile_scheme(scheme, wiring(), task)
     algorithm = partial_averaging(
         task,
         associative_rule(0.2, THRESHOLD),
@@ -488,7 +488,7 @@ def test_an_absent_cell_never_fires():
     mask = jnp.array([True, False])
     variables = Variables(params, {"cells": {"layer_1": {"mask": mask}}})
     step = associative_rule(1.0, 0.0).step
-    after = step(jax.random.key(0), variables, (), as_batch(x), Extra())[0].params
+    after = step(jax.random.key(0), variables, (), as_batch(x), StepContext())[0].params
     np.testing.assert_array_equal(after["to_hidden"]["kernel"], [[0.5, 0]] * 3)
     np.testing.assert_array_equal(after["to_visible"]["kernel"], [[0.5] * 3, [0] * 3])
 
@@ -501,7 +501,7 @@ def test_partial_averaging_beats_none_and_all_of_it():
     for num_shared in (0, 350, 400):
         shared = PartialModel((50, num_shared), tuple(range(15)))
         scheme = Scheme(((50, 400),) * 15, (shared,) if num_shared else ())
-        sharing = share(scheme, wiring(), task)
+        sharing = compile_scheme(scheme, wiring(), task)
         algorithm = partial_averaging(
             task,
             associative_rule(0.1, THRESHOLD),

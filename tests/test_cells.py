@@ -20,7 +20,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import agent_loop, local_training
 from p2pjax.training.learner import gradient_descent
 from p2pjax.training.samplers import cyclic_window
-from p2pjax.types import ABSENT, LOCAL, AgentData, InputError, Variables
+from p2pjax.types import ABSENT, LOCAL, InputError, Split, Variables
 
 
 class Kind(NamedTuple):
@@ -218,7 +218,7 @@ def all_cells(kind):
 def random_data(rng, kind):
     x = random_inputs(rng, kind, 2, 8)
     y = rng.integers(0, kind.layout[-1], (2, 8)).astype(np.int32)
-    return AgentData({"x": x, "y": y}, np.full(2, 8, np.int32))
+    return Split({"x": x, "y": y}, np.full(2, 8, np.int32))
 
 
 def random_order(rng, kind):

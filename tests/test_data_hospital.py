@@ -7,7 +7,7 @@ import pytest
 
 from p2pjax.datasets import partition
 from p2pjax.datasets.loaders import hospital
-from p2pjax.datasets.loaders.hospital import Split
+from p2pjax.datasets.loaders.hospital import TableSplit
 from p2pjax.types import InputError
 
 NAMES = (
@@ -182,7 +182,7 @@ def test_too_few_patients_are_refused():
             marked(400, 900), np.random.default_rng(0), hospital.SPLITS["skewed"]
         )
     with pytest.raises(InputError, match=r"5 \+ 1 negative .* got 5"):
-        split = Split(((1, 1),), test=(1, 5), repeats=True)
+        split = TableSplit(((1, 1),), test=(1, 5), repeats=True)
         hospital.world(marked(9, 5), np.random.default_rng(0), split)
 
 
@@ -204,7 +204,7 @@ def test_synthetic_patients_can_be_told_apart():
 
 
 def test_hold_out_refuses_and_keeps_one_of_each_part():
-    world = partition.world_of(
+    world = partition.federated_data(
         marked(3, 3), [np.array([0, 1]), np.array([3, 4, 5])], [np.array([2])] * 2
     )
     held = partition.hold_out(world, 0.1)
@@ -213,6 +213,6 @@ def test_hold_out_refuses_and_keeps_one_of_each_part():
     for share in (0.0, 1.0):
         with pytest.raises(InputError, match=f"to hold out, got {share}"):
             partition.hold_out(world, share)
-    alone = partition.world_of(marked(3, 3), [np.array([0])], [np.array([2])])
+    alone = partition.federated_data(marked(3, 3), [np.array([0])], [np.array([2])])
     with pytest.raises(InputError, match="two training examples .* got 1 of agent 0"):
         partition.hold_out(alone, 0.5)

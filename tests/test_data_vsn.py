@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from p2pjax.datasets import partition
 from p2pjax.datasets.loaders import vsn
 from p2pjax.datasets.stacking import stack_agents
-from p2pjax.types import InputError, World
+from p2pjax.types import FederatedData, InputError
 
 GOOD = {
     "x": np.linspace(-0.5, 1, 300, dtype=np.float16).reshape(3, 100),
@@ -161,7 +161,7 @@ def test_standardize_uses_the_own_training_rows_only():
     train, test = split([9, 5]), split([3, 6])
     train.examples["x"][1, :5, 2] = np.float32(0.1)  # constant
     given = train.examples["x"].copy()
-    world = World(train, split([0, 0]), test, np.zeros(2, np.int32))
+    world = FederatedData(train, split([0, 0]), test, np.zeros(2, np.int32))
     after = vsn.standardize(world)
     np.testing.assert_array_equal(train.examples["x"], given)  # untouched
     for n in range(2):

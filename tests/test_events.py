@@ -12,7 +12,7 @@ from p2pjax import sharding
 from p2pjax.algorithms._p2p_bn import momentum, p2p_bn
 from p2pjax.asynchronous import events, waves
 from p2pjax.asynchronous.events import Absence, Timing
-from p2pjax.asynchronous.wave_loops import Agent
+from p2pjax.asynchronous.wave_executor import Agent
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import shared
 from p2pjax.graphs import generators, topology
@@ -23,8 +23,8 @@ from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
-from p2pjax.training.learner import Extra, by_part, gradient_descent
-from p2pjax.types import AgentData, InputError, Ratio, Variables, World
+from p2pjax.training.learner import StepContext, gradient_descent, per_module_state
+from p2pjax.types import FederatedData, InputError, Ratio, Split, Variables
 
 TIMINGS = {
     "thesis": Timing(),
@@ -268,8 +268,8 @@ def quadratic():
 
 def toy_world(centres):
     centres = np.asarray(centres, np.float32)
-    split = AgentData({"c": centres[:, None]}, np.ones(len(centres), np.int32))
-    return World(split, split, split, np.zeros(len(centres), np.int32))
+    split = Split({"c": centres[:, None]}, np.ones(len(centres), np.int32))
+    return FederatedData(split, split, split, np.zeros(len(centres), np.int32))
 
 
 def test_the_thesis_example(monkeypatch):
@@ -320,7 +320,7 @@ def text_world(rng, num_agents, smallest=3, largest=14):
 
     def split(sizes):
         shape = (num_agents, int(sizes.max()))
-        return AgentData(
+        return Split(
             {
                 "x": rng.integers(0, VOCAB, (*shape, LENGTH)).astype(np.int16),
                 "y": rng.integers(1, VOCAB, shape).astype(np.int16),
@@ -328,7 +328,7 @@ def text_world(rng, num_agents, smallest=3, largest=14):
             sizes,
         )
 
-    return World(
+    return FederatedData(
         split(sizes),
         split(np.full(num_agents, 6, np.int32)),
         split(np.full(num_agents, 4, np.int32)),
@@ -339,7 +339,7 @@ def text_world(rng, num_agents, smallest=3, largest=14):
 def build(num_agents, degree=3, seed=0, optimizer=None, **options):
     module = NextWord(VOCAB, embedding=5, units=6, dense=4, batch_norm=True)
     task = next_token(module, LENGTH, uncounted=1)
-    optimizer = by_part(optimizer or optax.sgd(0.05))
+    optimizer = per_module_state(optimizer or optax.sgd(0.05))
     learner = gradient_descent(task, optimizer)
 
     def graph(rng):
@@ -388,7 +388,7 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
                 variables,
                 opt_state,
                 batch,
-                Extra(None, frozen),
+                StepContext(None, frozen),
             )
         after = evaluate(variables, valid)["accuracy"]
         improved = float(after.total) > float(before.total)
@@ -507,7 +507,7 @@ def test_waves_equal_the_oracle_in_double_precision(name):
             )
 
         task = task._replace(init=in_double)
-        learner = gradient_descent(task, by_part(optax.adam(1e-2)))
+        learner = gradient_descent(task, per_module_state(optax.adam(1e-2)))
         method = p2p_bn(
             task,
             learner,

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pjax.algorithms._combination import Stable, combination
+from p2pjax.algorithms._combination import GlobalStopping, combination
 from p2pjax.algorithms._ditto import ditto
 from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors, penalty_of_others
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.datasets import stacking
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation import models
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import owner_classes
@@ -33,9 +33,9 @@ from p2pjax.tasks.losses import softmax_cross_entropy
 from p2pjax.tasks.task import Task
 from p2pjax.training import curvature
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
-from p2pjax.training.early_stopping import Stop, for_epochs, until_converged
-from p2pjax.training.learner import Extra, gradient_descent, proximal
-from p2pjax.types import InputError, Ratio, Variables, World
+from p2pjax.training.early_stopping import LocalStopping, for_epochs, until_converged
+from p2pjax.training.learner import StepContext, gradient_descent, proximal
+from p2pjax.types import FederatedData, InputError, Ratio, Variables
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
 # Compilation is all the time these tests take; the programs run for milliseconds.
@@ -101,7 +101,7 @@ def world_of(targets, bends=None, valid=None):
     held = (
         train if valid is None else split(valid, [np.ones((len(o), 2)) for o in valid])
     )
-    return World(train, held, train, np.zeros(len(targets), np.int32))
+    return FederatedData(train, held, train, np.zeros(len(targets), np.int32))
 
 
 def run(algorithm, world, num_rounds, *, seed=0, inputs=None, start=None):
@@ -334,7 +334,7 @@ class TestCompleteTraining:
 
     targets = (np.array([[4.0, 0.0]]), np.array([[0.0, 8.0], [0.0, 8.0]]))
     held = (np.array([[2.0, 0.0]]), np.array([[0.0, 8.0]]))
-    stop = Stop(patience=4, min_gain=1e-4, max_epochs=30, first_accuracy=-1.0)
+    stop = LocalStopping(patience=4, min_gain=1e-4, max_epochs=30, first_accuracy=-1.0)
 
     def reference(self, agent, stop, min_accuracy=-1.0):
         """The rule, one pass at a time."""
@@ -415,7 +415,7 @@ class TestStableStop:
     def run(self, factors, num_rounds=12):
         world = world_of([[[1.0, 0.0]], [[1.0, 2.0]]])
         local = for_epochs(LEARNER, 2, batch_size=1)
-        algorithm = combination(TASK, local, factors, stop=Stable(3, 1e-2))
+        algorithm = combination(TASK, local, factors, stop=GlobalStopping(3, 1e-2))
         return run(algorithm, world, num_rounds, start=starting_at([4.0, 4.0]))
 
     def test_mean(self):
@@ -563,7 +563,7 @@ def network_world(sizes=(5, 3, 7), seed=0):
         for size in sizes
     ]
     train = stacking.stack_agents(agents)
-    return World(train, train, train, np.zeros(len(sizes), np.int32))
+    return FederatedData(train, train, train, np.zeros(len(sizes), np.int32))
 
 
 @jit
@@ -661,7 +661,7 @@ def test_non_finite_parameters_are_counted_by_agent():
 
 @pytest.fixture(scope="module")
 def averaged():
-    return params_of(served(fedavg))
+    return params_of(served(server_rounds))
 
 
 @pytest.fixture(scope="module")
@@ -710,7 +710,7 @@ class TestRelatives:
         learner = gradient_descent(task, optax.sgd(0.1))
         rows = [{"x": np.zeros((1, 784), "f4"), "y": np.zeros(1, "i4")}] * 2
         train = stacking.stack_agents(rows)
-        world = World(train, train, train, np.zeros(2, np.int32))
+        world = FederatedData(train, train, train, np.zeros(2, np.int32))
 
         def traffic(algorithm):
             def one_round():
@@ -723,7 +723,7 @@ class TestRelatives:
             return 4 * float(up[0]), 4 * float(down[0])
 
         options = {"batch_size": 1, "num_clients": None}
-        assert traffic(fedavg(task, learner, **options)) == (796840, 796840)
+        assert traffic(server_rounds(task, learner, **options)) == (796840, 796840)
         measured = fedcurv(task, learner, no_curvature, strength=1.0, **options)
         assert traffic(measured) == (1593680, 2390520)
 
@@ -756,7 +756,7 @@ class TestRelatives:
 
     def test_proximal_gradient(self):
         anchor = {"w": jnp.asarray(W, jnp.float32)}
-        extra = Extra(penalty=proximal(0.5, anchor))
+        extra = StepContext(penalty=proximal(0.5, anchor))
         one = jax.tree.map(lambda leaf: leaf[1], extra)
         batch = {
             "c": jnp.asarray([[1.0, 1.0]]),
@@ -808,10 +808,10 @@ METHODS = {
 def combination_method(agent_loop):
     task = network_task()
     learner = gradient_descent(task, optax.sgd(0.3))
-    stop = Stop(patience=2, max_epochs=4, first_accuracy=0.6)
+    stop = LocalStopping(patience=2, max_epochs=4, first_accuracy=0.6)
     local = until_converged(task, learner, stop, batch_size=2, agent_loop=agent_loop)
     return combination(
-        task, local, exponential(), stop=Stable(1), agent_loop=agent_loop
+        task, local, exponential(), stop=GlobalStopping(1), agent_loop=agent_loop
     )
 
 
@@ -873,16 +873,18 @@ FISHER = curvature.fisher(TASK)
         (lambda: curvature.fisher(TASK, 0), "chunk of 1 or more, got 0"),
         (lambda: curvature.hessian(TASK, -1), "chunk of 1 or more, got -1"),
         (
-            lambda: until_converged(TASK, LEARNER, Stop(patience=0), batch_size=1),
+            lambda: until_converged(
+                TASK, LEARNER, LocalStopping(patience=0), batch_size=1
+            ),
             "patience=0 and max_epochs=500",
         ),
         (lambda: for_epochs(LEARNER, 0, batch_size=1), "got num_epochs=0"),
         (
-            lambda: combination(TASK, None, None, stop=Stable()),
+            lambda: combination(TASK, None, None, stop=GlobalStopping()),
             "patience=5 and no factors",
         ),
         (
-            lambda: combination(TASK, None, mean, stop=Stable(0)),
+            lambda: combination(TASK, None, mean, stop=GlobalStopping(0)),
             "patience=0 and given factors",
         ),
         (

@@ -15,9 +15,9 @@ from p2pjax.datasets.loaders import digits
 from p2pjax.exchange import owner_classes
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, grouping, ownership, placement, schemes
-from p2pjax.partial.grouping import groups, update_similarity
+from p2pjax.partial.grouping import find_groups, update_similarity
 from p2pjax.partial.schemes import PartialModel, Scheme
-from p2pjax.partial.sharing import share
+from p2pjax.partial.sharing import compile_scheme
 from p2pjax.simulation._simulate import initial_state, simulate
 from p2pjax.tasks import losses
 from p2pjax.tasks._classification import classification
@@ -44,7 +44,7 @@ def planted(rng, labels, noise=1.0):
 
 def found(update, **options):
     start = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape[1:])), update)
-    return groups(update_similarity(start, update), **options)
+    return find_groups(update_similarity(start, update), **options)
 
 
 def plain_similarity(start, params):
@@ -112,7 +112,7 @@ def test_a_common_start_may_be_given_once_and_does_not_matter():
 def test_agents_that_did_not_move_are_like_nobody():
     start = planted(np.random.default_rng(3), np.arange(5))
     np.testing.assert_array_equal(update_similarity(start, start), np.eye(5))
-    assert groups(np.eye(5)).tolist() == [0] * 5
+    assert find_groups(np.eye(5)).tolist() == [0] * 5
 
 
 @given(
@@ -146,7 +146,7 @@ def test_without_structure_everybody_is_in_one_group(num_agents):
 
 
 def test_equal_agents_are_one_group():
-    assert groups(np.ones((5, 5))).tolist() == [0] * 5
+    assert find_groups(np.ones((5, 5))).tolist() == [0] * 5
 
 
 def test_a_division_must_be_as_clear_as_asked():
@@ -181,9 +181,9 @@ def test_silhouettes_of_all_cuts(seed):
 def test_branches_must_be_as_alike_as_asked_to_be_joined():
     similarity = np.kron(np.eye(3), np.full((2, 2), 0.2)) + 0.8 * np.eye(6)
     assert len(list(grouping._cuts(1 - similarity, 1.0))) == 3  # pairs, nothing above
-    pairs = groups(similarity, min_silhouette=0.1, min_similarity=0.19)
+    pairs = find_groups(similarity, min_silhouette=0.1, min_similarity=0.19)
     assert pairs.tolist() == [0, 0, 1, 1, 2, 2]
-    none = groups(similarity, min_silhouette=0.1, min_similarity=0.21)
+    none = find_groups(similarity, min_silhouette=0.1, min_similarity=0.21)
     assert none.tolist() == [0] * 6
 
 
@@ -191,7 +191,7 @@ def rotated_digits(seed, quarter_turns, size):
     examples = digits.load()
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(examples.y))[: len(quarter_turns) * size]
-    world = partition.world_of(examples, *[list(rows.reshape(-1, size))] * 2)
+    world = partition.federated_data(examples, *[list(rows.reshape(-1, size))] * 2)
     x = np.stack(
         [
             np.rot90(own, turns, axes=(1, 2))
@@ -212,7 +212,7 @@ def test_agents_with_digits_of_the_same_rotation_find_each_other():
         task,
         learner,
         samplers.cyclic_window(50),
-        share(scheme, mlp.wiring(3), task),
+        compile_scheme(scheme, mlp.wiring(3), task),
         averaging.server(9),
     )
     key = jax.random.key(7)
@@ -222,7 +222,7 @@ def test_agents_with_digits_of_the_same_rotation_find_each_other():
         *_, last = simulate(
             key, algorithm, world, 10, eval_every=10, evaluate=lambda *_: {}
         )
-        labels = groups(update_similarity(start, last.state.variables.params))
+        labels = find_groups(update_similarity(start, last.state.variables.params))
         np.testing.assert_array_equal(labels, expected)
 
 
@@ -304,7 +304,7 @@ def test_auto_refuses(arguments, message):
 )
 def test_groups_refuses(similarity):
     with pytest.raises(InputError, match="Need a symmetric matrix of finite"):
-        groups(similarity)
+        find_groups(similarity)
 
 
 @pytest.mark.parametrize(

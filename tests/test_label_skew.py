@@ -24,7 +24,7 @@ def balanced(size):
     [
         (label_skew.iid, 0.0057, 0.001),
         (label_skew.pathological, 0.8116, 0.02),
-        (lambda *args: label_skew.practical(*args, other=0.04), 0.5229, 0.02),
+        (lambda *args: label_skew.dominant_classes(*args, other=0.04), 0.5229, 0.02),
     ],
     ids=["iid", "pathological", "practical"],
 )
@@ -53,7 +53,7 @@ def test_nobody_shares_a_row(seed, size, split):
 
 def test_practical_shares():
     y = balanced(10_000)
-    rows = label_skew.practical(y, np.random.default_rng(0), 10)
+    rows = label_skew.dominant_classes(y, np.random.default_rng(0), 10)
     counts = label_skew.histograms(y, rows, 10)
     # Agents 0 and 1 are the first cluster, which owns classes 0 and 1.
     np.testing.assert_array_equal(counts[0, :2], [400, 400])
@@ -74,7 +74,7 @@ class TestOfClusters:
 
     def counts(self, y, num_agents, labels):
         rng = np.random.default_rng(0)
-        rows = label_skew.of_clusters(y, rng, num_agents, labels)
+        rows = label_skew.clustered_classes(y, rng, num_agents, labels)
         every = np.concatenate(rows)
         assert len(set(every.tolist())) == len(every)
         return label_skew.histograms(y, rows, 10)
@@ -126,8 +126,8 @@ def test_impossible_splits_are_refused():
     with pytest.raises(InputError, match="for each of 60 parts, got 50"):
         label_skew.pathological(y, rng, 30)
     with pytest.raises(InputError, match="evenly, got 3"):
-        label_skew.practical(y, rng, 10, num_clusters=3)
+        label_skew.dominant_classes(y, rng, 10, num_clusters=3)
     with pytest.raises(InputError, match="at most 1, got 0.9"):
-        label_skew.practical(y, rng, 10, dominant=0.9)
+        label_skew.dominant_classes(y, rng, 10, dominant=0.9)
     with pytest.raises(InputError, match="positive alpha, got 0"):
         label_skew.dirichlet(y, rng, 10, 0)

@@ -15,7 +15,7 @@ import test_virtual
 from lowering import assert_lowers
 
 from p2pjax import algorithms, selection
-from p2pjax.engines.stepwise import Protocol
+from p2pjax.engines.stepwise import GossipProtocol
 from p2pjax.selection.base import Selection
 from p2pjax.training import agent_loop
 from p2pjax.types import Algorithm
@@ -36,7 +36,7 @@ def test_every_algorithm_is_among_them():
             for name, fn in vars(importlib.import_module(module.name)).items():
                 if inspect.isfunction(fn) and not name.startswith("_"):
                     kind = typing.get_type_hints(fn).get("return")
-                    if kind in (Algorithm, Protocol, Selection):
+                    if kind in (Algorithm, GossipProtocol, Selection):
                         made.add(fn.__name__)
     assert {"pull", "dpsgd", "dac"} < made
     tables = (every_algorithm, test_selection_contract, test_events, test_virtual)

@@ -10,7 +10,7 @@ from toy_jobs import SIZE, toy_evaluate, toy_jobs, toy_world
 
 from experiments import common, fitting, runner
 from p2pjax import memory_estimate, sharding
-from p2pjax.memory_estimate import Need
+from p2pjax.memory_estimate import MemoryEstimate
 from p2pjax.simulation._simulate import prepare, side_by_side
 
 
@@ -31,10 +31,12 @@ MODELS, REST, DATA = 4 * SIZE, 4 * SIZE, 3 * (4 * 3 * SIZE + 4 * SIZE) + 4 * SIZ
 def test_what_is_held_is_exact(num_runs):
     algorithm = toy_jobs(1)[0].algorithm
     start = start_of(algorithm, num_runs)
-    one = Need(MODELS, REST, DATA)
+    one = MemoryEstimate(MODELS, REST, DATA)
     expected = [part * num_runs for part in one]
-    assert memory_estimate.held(start.key, algorithm, start.world) == Need(*expected)
-    found = memory_estimate.need(start, algorithm, 3, toy_evaluate)
+    assert memory_estimate.static_memory(
+        start.key, algorithm, start.world
+    ) == MemoryEstimate(*expected)
+    found = memory_estimate.estimate(start, algorithm, 3, toy_evaluate)
     assert found[:3] == tuple(expected[:3])
     assert found.total == sum(found)
     # At least what is reported: loss, messages, bytes and so on of three rounds.
@@ -45,8 +47,8 @@ def test_all_devices_count():
     algorithm = toy_jobs(1)[0].algorithm
     with jax.set_mesh(sharding.agents_mesh(SIZE, 2)):
         start = start_of(algorithm)
-        spread = memory_estimate.held(start.key, algorithm, start.world)
-        assert spread == Need(MODELS, REST, DATA)
+        spread = memory_estimate.static_memory(start.key, algorithm, start.world)
+        assert spread == MemoryEstimate(MODELS, REST, DATA)
         # What cannot be spread is on both.
         whole = sharding.placed({"a": jnp.zeros(SIZE), "b": jnp.zeros(3)})
         assert memory_estimate.num_bytes(whole) == 4 * SIZE + 2 * 12
@@ -61,36 +63,36 @@ def test_working_memory_grows_with_what_is_side_by_side():
         return {"accuracy": wide.cumsum(1).sum(1)}
 
     algorithm = toy_jobs(1)[0].algorithm
-    found = memory_estimate.need(start_of(algorithm), algorithm, 3, evaluate)
+    found = memory_estimate.estimate(start_of(algorithm), algorithm, 3, evaluate)
     assert 4 * 4 * SIZE * 100_000 > found.working >= 4 * SIZE * 100_000
 
 
 def test_free_memory_of_this_machine(monkeypatch, tmp_path):
-    assert 10**8 < memory_estimate.free() < 10**14
+    assert 10**8 < memory_estimate.available_memory() < 10**14
     meminfo = tmp_path / "meminfo"
     monkeypatch.setattr(memory_estimate, "_MEMINFO", meminfo)
     meminfo.write_text("MemTotal:  9 kB\nMemFree: 3 kB\nMemAvailable:    5 kB\n")
-    assert memory_estimate.free() == 5 * 1024
+    assert memory_estimate.available_memory() == 5 * 1024
     monkeypatch.setattr(memory_estimate, "_GROUP", tmp_path)
     for name, text in (("max", "4000\n"), ("current", "3000\n")):
         (tmp_path / f"memory.{name}").write_text(text)
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 700\n")
-    assert memory_estimate.free() == 1700  # of the group
+    assert memory_estimate.available_memory() == 1700  # of the group
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory_estimate.free() == 5 * 1024
+    assert memory_estimate.available_memory() == 5 * 1024
     for text in ("MemTotal: 9 kB\n", "nonsense"):  # an old kernel, something else
         meminfo.write_text(text)
         pages = {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}
         monkeypatch.setattr(
             memory_estimate.os, "sysconf", lambda name, p=pages: p[name]
         )
-        assert memory_estimate.free() == 7 * 4096
+        assert memory_estimate.available_memory() == 7 * 4096
 
     def unknown(name):
         raise ValueError(name)
 
     monkeypatch.setattr(memory_estimate.os, "sysconf", unknown)
-    assert memory_estimate.free() is None
+    assert memory_estimate.available_memory() is None
 
 
 class Accelerator:
@@ -103,9 +105,9 @@ def test_free_memory_of_accelerators(monkeypatch):
     used = Accelerator(bytes_limit=100, bytes_in_use=30)
     devices = [used, Accelerator(bytes_limit=60)]
     monkeypatch.setattr(memory_estimate, "_devices", lambda: devices)
-    assert memory_estimate.free() == 2 * 60
+    assert memory_estimate.available_memory() == 2 * 60
     monkeypatch.setattr(memory_estimate, "_devices", lambda: [*devices, Accelerator()])
-    assert memory_estimate.free() is None
+    assert memory_estimate.available_memory() is None
 
 
 @pytest.fixture
@@ -138,13 +140,23 @@ def test_too_large_runs_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     "need, at_once, agent_loop, advice",
     [
-        (Need(9, 0, 0, 1), 1, 1, "take fewer agents or smaller networks."),
-        (Need(1, 2, 1, 0), 1, 1, "take fewer agents or smaller networks."),
-        (Need(1, 2, 3, 0), 1, 1, "take fewer agents or examples."),
-        (Need(1, 2, 3, 4), 1, 1, "take fewer examples at once (--batch_size, "),
-        (Need(1, 2, 3, 4), 1, 0, "take fewer agents side by side (--agent_loop=1)."),
+        (MemoryEstimate(9, 0, 0, 1), 1, 1, "take fewer agents or smaller networks."),
+        (MemoryEstimate(1, 2, 1, 0), 1, 1, "take fewer agents or smaller networks."),
+        (MemoryEstimate(1, 2, 3, 0), 1, 1, "take fewer agents or examples."),
         (
-            Need(9, 0, 0, 0),
+            MemoryEstimate(1, 2, 3, 4),
+            1,
+            1,
+            "take fewer examples at once (--batch_size, ",
+        ),
+        (
+            MemoryEstimate(1, 2, 3, 4),
+            1,
+            0,
+            "take fewer agents side by side (--agent_loop=1).",
+        ),
+        (
+            MemoryEstimate(9, 0, 0, 0),
             *(4, 0),
             "take fewer runs side by side (--runs_at_once is 4), or fewer agents or",
         ),
@@ -157,7 +169,7 @@ def test_the_advice_is_about_the_largest_part(need, at_once, agent_loop, advice)
 
 def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
     found = []
-    need = Need(10, 10, 10, 20)
+    need = MemoryEstimate(10, 10, 10, 20)
     monkeypatch.setattr(memory_estimate, "need", lambda *args: need)
     monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
     monkeypatch.setattr(runner.run_folder, "summarize", lambda *args: None)

@@ -124,7 +124,7 @@ def test_what_diverged_reaches_those_who_weigh_it(num_slots):
     weight[2, :2] = 0.5
     peers = Peers(jnp.asarray(ids), jnp.asarray(weight))
     block = jnp.arange(32.0).reshape(16, 2).at[5, 0].set(jnp.nan)
-    combine = mixing.best(peers, np.zeros(16, int))
+    combine = mixing.fastest_combine(peers, np.zeros(16, int))
     assert ("dot_general" in str(jax.make_jaxpr(combine)(block))) == (num_slots == 8)
     found = np.asarray(jax.jit(combine)(block))
     expected = np.array(block)
@@ -135,10 +135,12 @@ def test_what_diverged_reaches_those_who_weigh_it(num_slots):
 def test_the_matmul_is_for_one_large_group_only():
     peers = mixing_matrices.metropolis(generators.complete(12), np.zeros(12, int))
     block = jnp.ones((12, 2)).at[0].set(jnp.inf)
-    assert not np.isfinite(mixing.best(peers, np.zeros(12, int))(block)).any()
+    assert not np.isfinite(
+        mixing.fastest_combine(peers, np.zeros(12, int))(block)
+    ).any()
     owner = np.repeat([0, 1, -1], 4)
     peers = mixing_matrices.metropolis(generators.complete(12), owner)
-    assert np.isfinite(mixing.best(peers, owner)(block)[4:]).all()
+    assert np.isfinite(mixing.fastest_combine(peers, owner)(block)[4:]).all()
 
 
 @pytest.mark.parametrize("block_bytes", [8 << 20, 4000])
@@ -202,7 +204,7 @@ def test_gossip_keeps_the_weighted_mean_and_reaches_it(weight):
     graph = topology.from_graph(nx.path_graph(6))
     w = np.ones(6) if weight is None else weight
     for realisation in (
-        averaging.gossip(6, graph, weight=weight),
+        averaging.metropolis_gossip(6, graph, weight=weight),
         averaging.random_pairs(6, weight),
     ):
         inputs = realisation.plan(np.random.default_rng(1), 400)
@@ -242,15 +244,19 @@ def test_traffic():
         OwnerClass(np.full(4, -1), (Block(0, (15,), (99,)),)),
     )
     plan = MixPlan(owner_classes)
-    sent, payload = averaging.traffic(averaging.server(4), (), plan)
+    sent, payload = averaging.messages_and_payload(averaging.server(4), (), plan)
     assert sent.tolist() == [1, 1, 1, 1]
     assert payload.tolist() == [15, 15, 10, 10]
     path = topology.from_graph(nx.path_graph(4))
-    sent, payload = averaging.traffic(averaging.gossip(4, path), path, plan)
+    sent, payload = averaging.messages_and_payload(
+        averaging.metropolis_gossip(4, path), path, plan
+    )
     assert sent.tolist() == [1, 2, 2, 1]
     assert payload.tolist() == [15, 25, 20, 10]
     partner = jnp.asarray([2, 1, 0, 3], jnp.int32)
-    sent, payload = averaging.traffic(averaging.random_pairs(4), partner, plan)
+    sent, payload = averaging.messages_and_payload(
+        averaging.random_pairs(4), partner, plan
+    )
     assert sent.tolist() == [1, 0, 1, 0]
     assert payload.tolist() == [10, 0, 10, 0]
 
@@ -280,17 +286,17 @@ def test_topology_tables():
         ),
         (lambda: averaging.random_pairs(3, np.ones(2)), "each of 3 agents"),
         (
-            lambda: averaging.gossip(4, generators.ring(4), rewire_every=2),
+            lambda: averaging.metropolis_gossip(4, generators.ring(4), rewire_every=2),
             "a function that draws graphs",
         ),
         (
-            lambda: averaging.gossip(
+            lambda: averaging.metropolis_gossip(
                 3, topology.from_graph(nx.DiGraph([(0, 1), (1, 2), (2, 0)]))
             ).plan(np.random.default_rng(0), 1),
             "an undirected graph",
         ),
         (
-            lambda: averaging.gossip(5, generators.ring(4)).plan(
+            lambda: averaging.metropolis_gossip(5, generators.ring(4)).plan(
                 np.random.default_rng(0), 1
             ),
             "a graph of 5 agents, got one of 4",

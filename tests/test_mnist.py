@@ -27,7 +27,7 @@ def setup():
     def blocks(num_agents, train_size, turns=None):
         assert turns is None
         sizes = {"num_agents": num_agents, "train_size": train_size, "test_size": 30}
-        return lambda run: partition.in_blocks(
+        return lambda run: partition.iid_blocks(
             examples, np.random.default_rng(run), **sizes
         )
 
@@ -64,8 +64,8 @@ def test_blocks_are_disjoint_and_tests_are_common(setup):
     x = np.arange(100, dtype=np.uint8)[:, None]
     examples = Examples(x, y, np.zeros_like(y), 10)
     sizes = {"num_agents": 4, "train_size": 20, "test_size": 15}
-    one = partition.in_blocks(examples, np.random.default_rng(0), **sizes)
-    other = partition.in_blocks(examples, np.random.default_rng(1), **sizes)
+    one = partition.iid_blocks(examples, np.random.default_rng(0), **sizes)
+    other = partition.iid_blocks(examples, np.random.default_rng(1), **sizes)
     rows = one.train.examples["x"].reshape(-1)
     assert len(set(rows.tolist())) == 80
     assert rows.max() < 85
@@ -73,13 +73,13 @@ def test_blocks_are_disjoint_and_tests_are_common(setup):
     assert (rows != other.train.examples["x"].reshape(-1)).any()
     # The data's own split is honoured.
     is_test = np.arange(100) < 20
-    own = partition.in_blocks(
+    own = partition.iid_blocks(
         examples._replace(is_test=is_test), np.random.default_rng(0), **sizes
     )
     assert (own.test.examples["x"][0, :, 0] == np.arange(15)).all()
     assert own.train.examples["x"].min() >= 20
     with pytest.raises(InputError, match="4 x 30 training and 15 test .* got 85 and"):
-        partition.in_blocks(
+        partition.iid_blocks(
             examples, np.random.default_rng(0), **(sizes | {"train_size": 30})
         )
 
@@ -90,13 +90,13 @@ def test_rotation():
     x = rng.integers(0, 255, (40, 3, 3)).astype(np.uint8)
     examples = Examples(x, y, y, 1)
     sizes = {"num_agents": 3, "train_size": 5, "test_size": 4}
-    plain = partition.in_blocks(examples, rng, **sizes)
+    plain = partition.iid_blocks(examples, rng, **sizes)
     turned = partition.rotate(plain, np.asarray([0, 1, 4]))
     before, after = (w.train.examples["x"] for w in (plain, turned))
     np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
     np.testing.assert_array_equal(after[1, 2], np.rot90(before[1, 2]))
     np.testing.assert_array_equal(turned.cluster, [0, 1, 0])
-    flat = partition.in_blocks(
+    flat = partition.iid_blocks(
         examples._replace(x=x.reshape(40, 9)), np.random.default_rng(0), **sizes
     )
     with pytest.raises(InputError, match="square images"):

@@ -12,7 +12,7 @@ from p2pjax import sharding
 from p2pjax.algorithms._multi_task import multi_task
 from p2pjax.asynchronous import events, task_groups, waves
 from p2pjax.asynchronous.task_groups import PerTask
-from p2pjax.asynchronous.wave_loops import Agent
+from p2pjax.asynchronous.wave_executor import Agent
 from p2pjax.datasets import label_sets
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
 from p2pjax.graphs import generators, topology
@@ -23,8 +23,8 @@ from p2pjax.tasks._encoder_tasks import masked_token, tagging
 from p2pjax.tasks.task import Task
 from p2pjax.training import local_training, samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
-from p2pjax.training.learner import Extra, by_part, gradient_descent
-from p2pjax.types import AgentData, InputError, Ratio, Variables, World
+from p2pjax.training.learner import StepContext, gradient_descent, per_module_state
+from p2pjax.types import FederatedData, InputError, Ratio, Split, Variables
 
 # The thesis' examples on scalars: an encoder and a head, one step is an epoch.
 
@@ -51,9 +51,11 @@ def scalar_world(groups, c, d):
     def split(group):
         own = slice(group.start, group.stop)
         examples = {"c": np.float32(c[own])[:, None], "d": np.float32(d[own])[:, None]}
-        return AgentData(examples, np.ones(group.stop - group.start, np.int32))
+        return Split(examples, np.ones(group.stop - group.start, np.int32))
 
-    worlds = [World(*[split(g)] * 3, np.zeros(g.stop - g.start)) for g in groups]
+    worlds = [
+        FederatedData(*[split(g)] * 3, np.zeros(g.stop - g.start)) for g in groups
+    ]
     return task_groups.joined_world(worlds)
 
 
@@ -74,7 +76,7 @@ def scalar_runs(monkeypatch, start, c, d, freeze, agent_loop):
     graph = topology.from_edges(3, np.array([0, 0, 2]), np.array([1, 2, 0]))
     method = multi_task(
         groups,
-        lambda task: gradient_descent(task, by_part(optax.sgd(0.5))),
+        lambda task: gradient_descent(task, per_module_state(optax.sgd(0.5))),
         graph,
         batch_size=1,
         encoder_freeze=freeze,
@@ -128,12 +130,12 @@ def test_the_receive_rule_and_the_freeze_of_the_thesis(monkeypatch, agent_loop):
 def test_the_gradient_of_the_thesis_example(freeze, encoder):
     """Agent 2 wakes at (3.5, -4) with gradient (1, 2) and rate 0.5."""
     task = scalar_task(jnp.ones(()))
-    learner = gradient_descent(task, by_part(optax.sgd(0.5)))
+    learner = gradient_descent(task, per_module_state(optax.sgd(0.5)))
     variables = Variables(
         {"encoder": {"x": jnp.float32(3.5)}, "head": {"x": jnp.float32(-4)}}, {}
     )
     batch = {"c": jnp.float32([2.5]), "d": jnp.float32([-6])}
-    extra = Extra(frozen={"encoder": jnp.asarray(freeze)})
+    extra = StepContext(frozen={"encoder": jnp.asarray(freeze)})
     new, _, _ = jax.jit(learner.step)(
         jax.random.key(0), variables, learner.init(variables), batch, extra
     )
@@ -233,7 +235,7 @@ def linear_world(rng, size, inputs, outputs, dtype=np.float32):
 
     def split():
         sizes = rng.integers(3, 10, size).astype(np.int32)
-        return AgentData(
+        return Split(
             {
                 "x": rng.normal(size=(size, 9, inputs)).astype(dtype),
                 "y": rng.normal(size=(size, 9, outputs)).astype(dtype),
@@ -241,11 +243,11 @@ def linear_world(rng, size, inputs, outputs, dtype=np.float32):
             sizes,
         )
 
-    return World(split(), split(), split(), np.zeros(size, np.int32))
+    return FederatedData(split(), split(), split(), np.zeros(size, np.int32))
 
 
 def adam(task):
-    return gradient_descent(task, by_part(optax.adam(1e-2)))
+    return gradient_descent(task, per_module_state(optax.adam(1e-2)))
 
 
 def linear_case(dtype=jnp.float32, **options):
@@ -308,7 +310,7 @@ def in_sequence(groups, world, graph, method, num_rounds, freezes, batch_size=4)
         own = one_agent(world.train, groups, agent)
         sampler = samplers.shuffled_epochs(batch_size, largest[task[agent]])
         per_epoch = -(-int(own.size) // batch_size)
-        extra = Extra(frozen={"encoder": jnp.asarray(bool(is_frozen))})
+        extra = StepContext(frozen={"encoder": jnp.asarray(bool(is_frozen))})
         for k in range(per_epoch):
             step = jnp.int32(int(num_epochs) * per_epoch + k)
             draw = sampler(jax.random.key(0), step, jnp.int32(own.size))
@@ -514,18 +516,18 @@ def token_case(**options):
         tokens = rng.integers(5, VOCAB, (SIZE, 6, LENGTH)).astype(np.int16)
         tokens[..., 5] = MASK
         y = rng.integers(5, VOCAB, (SIZE, 6)).astype(np.int32)
-        return AgentData({"tokens": tokens, "y": y}, np.full(SIZE, 6, np.int32))
+        return Split({"tokens": tokens, "y": y}, np.full(SIZE, 6, np.int32))
 
     def tagged():
         tokens = rng.integers(5, VOCAB, (SIZE, 5, LENGTH)).astype(np.int16)
         positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int16), tokens.shape)
         labels = rng.integers(1, len(LABELS.names), tokens.shape).astype(np.int8)
         examples = {"tokens": tokens, "positions": positions, "labels": labels}
-        return AgentData(examples, np.full(SIZE, 5, np.int32))
+        return Split(examples, np.full(SIZE, 5, np.int32))
 
     none = np.zeros(SIZE, np.int32)
     world = task_groups.joined_world(
-        [World(*(kind() for _ in range(3)), none) for kind in (masked, tagged)]
+        [FederatedData(*(kind() for _ in range(3)), none) for kind in (masked, tagged)]
     )
     defaults = {"batch_size": 4, "encoder_freeze": True}
     graph = generators.clustered(rng, world.cluster)
@@ -550,7 +552,7 @@ def test_a_frozen_encoder_and_its_moments_stay_bit_identical(case):
             jax.random.key(1),
             own.examples,
             jnp.int32(5),
-            Extra(frozen={"encoder": is_frozen}),
+            StepContext(frozen={"encoder": is_frozen}),
             carry,
             jnp.int32(0),
             jnp.int32(3),

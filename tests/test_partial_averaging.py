@@ -23,14 +23,14 @@ from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, ownership, placement
 from p2pjax.partial.schemes import PartialModel, Scheme
-from p2pjax.partial.sharing import share
+from p2pjax.partial.sharing import compile_scheme
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks import losses
 from p2pjax.tasks._classification import classification
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import gradient_descent, per_sample
-from p2pjax.types import AgentData, InputError, Variables, World
+from p2pjax.types import FederatedData, InputError, Split, Variables
 
 # Four agents, a global and a semi-local model that depends on it, one narrower agent.
 SCHEME = Scheme(
@@ -52,7 +52,7 @@ def build(
     learner = gradient_descent(task, optimizer or optax.sgd(0.5))
     if per_sample:
         learner = per_sample(learner)
-    sharing = share(scheme, mlp.wiring(len(widths) - 1), task)
+    sharing = compile_scheme(scheme, mlp.wiring(len(widths) - 1), task)
     num_agents = len(scheme.networks)
     algorithm = partial_averaging(
         task,
@@ -71,9 +71,9 @@ def random_world(rng, num_agents, num_inputs, num_outputs, size=12, dtype=np.flo
     def split():
         x = rng.normal(size=(num_agents, size, num_inputs)).astype(dtype)
         y = rng.integers(0, num_outputs, (num_agents, size)).astype(np.int32)
-        return AgentData({"x": x, "y": y}, sizes)
+        return Split({"x": x, "y": y}, sizes)
 
-    return World(split(), split(), split(), np.zeros(num_agents, np.int32))
+    return FederatedData(split(), split(), split(), np.zeros(num_agents, np.int32))
 
 
 def run_rounds(algorithm, state, world, num_rounds, inputs=None):
@@ -442,7 +442,7 @@ def test_identical_agents_follow_one_agents_path():
 
 
 def test_traces_once_while_graphs_and_keys_change():
-    graphs = averaging.gossip(
+    graphs = averaging.metropolis_gossip(
         4, lambda rng: generators.random_regular(rng, 4, 2), rewire_every=1
     )
     scheme = SCHEME._replace(networks=((6, 5, 4, 3),) * 4)
@@ -569,7 +569,7 @@ def test_stacked_is_inverted_by_unstacked():
 
 REALISATIONS = {
     "server": averaging.server(4),
-    "gossip": averaging.gossip(4, generators.ring(4)),
+    "gossip": averaging.metropolis_gossip(4, generators.ring(4)),
     "pairs": averaging.random_pairs(4),
 }
 
@@ -658,9 +658,9 @@ def run_round(algorithm, variables, world, t):
 def test_dynamic_gossip_uses_links_that_one_end_asked_for():
     ring = generators.ring(6)
     asking = jnp.asarray([True, False, False, False, False, False])
-    used = averaging.gossip(6, ring).only(ring, asking)
+    used = averaging.metropolis_gossip(6, ring).only(ring, asking)
     owner = np.zeros(6, int)
-    linked = np.asarray(averaging.gossip(6, ring).links(used, owner))
+    linked = np.asarray(averaging.metropolis_gossip(6, ring).links(used, owner))
     np.testing.assert_array_equal(linked.sum(1), [2, 1, 0, 0, 0, 1])
     partner = jnp.asarray([1, 0, 3, 2, 5, 4], jnp.int32)
     pairs = averaging.random_pairs(6)

@@ -94,7 +94,7 @@ def test_share_of_users_keeps_all_that_the_drawn_users_have():
     examples = examples_of(sizes)
     users = set()
     for seed in range(8):
-        world = partition.share_of_users(
+        world = partition.sample_users(
             examples,
             np.random.default_rng(seed),
             num_agents=2,
@@ -113,7 +113,7 @@ def test_share_of_users_keeps_all_that_the_drawn_users_have():
             users.add(int(user))
         np.testing.assert_array_equal(world.cluster, [0, 0])
     assert users == {0, 1, 2, 4}
-    tiny = partition.share_of_users(
+    tiny = partition.sample_users(
         examples_of([2]), np.random.default_rng(0), num_agents=1, test_share=0.9
     )
     assert (tiny.train.size, tiny.test.size) == (1, 1)
@@ -131,15 +131,13 @@ def test_share_of_users_keeps_all_that_the_drawn_users_have():
 def test_share_of_users_refuses(options, message):
     options = {"num_agents": 2, "test_share": 0.25, "min_size": 2, **options}
     with pytest.raises(InputError, match=message):
-        partition.share_of_users(
-            examples_of([4, 9]), np.random.default_rng(0), **options
-        )
+        partition.sample_users(examples_of([4, 9]), np.random.default_rng(0), **options)
 
 
 def test_dealt_examples_belong_to_one_user_each():
     examples = examples_of([10, 10])
     rng = np.random.default_rng(0)
-    dealt = partition.dealt(examples, rng, num_users=3, size=5)
+    dealt = partition.assign_random_users(examples, rng, num_users=3, size=5)
     rows = dealt.x[:, 0].astype(int)
     assert len(set(rows)) == 15
     assert (rows != np.sort(rows)).any()
@@ -147,7 +145,7 @@ def test_dealt_examples_belong_to_one_user_each():
     np.testing.assert_array_equal(dealt.user, np.repeat([0, 1, 2], 5))
     for num_users, size in ((0, 5), (3, 0), (3, 7)):
         with pytest.raises(InputError, match=f"at most 20 .* got {num_users} users"):
-            partition.dealt(examples, rng, num_users=num_users, size=size)
+            partition.assign_random_users(examples, rng, num_users=num_users, size=size)
 
 
 def test_permute_features_gives_every_agent_its_order():
@@ -173,13 +171,13 @@ def test_permute_features_gives_every_agent_its_order():
 def test_agents_without_examples_are_refused():
     rows, none = np.arange(3), np.arange(0)
     with pytest.raises(InputError, match=r"Agents \[1\] have no training examples"):
-        partition.world_of(examples_of([3]), [rows, none], [rows, rows])
+        partition.federated_data(examples_of([3]), [rows, none], [rows, rows])
     with pytest.raises(InputError, match=r"Agents \[0\] have no test examples"):
-        partition.world_of(examples_of([3]), [rows], [none])
+        partition.federated_data(examples_of([3]), [rows], [none])
 
 
 def test_ragged_agents_are_padded_and_padding_is_invalid():
-    world = partition.world_of(
+    world = partition.federated_data(
         examples_of([10]), [np.arange(2), np.arange(5)], [np.arange(3), np.arange(1)]
     )
     assert world.train.size.tolist() == [2, 5]
@@ -217,7 +215,7 @@ class TestShortened:
         y = np.array([0, 1] * 6 + [2] * 8 + [0, 1], np.int32)
         examples = Examples(np.arange(22.0)[:, None], y, np.zeros(22, int), 3)
         rows = [np.arange(12), np.arange(12, 22)]
-        return partition.world_of(examples, rows, rows)
+        return partition.federated_data(examples, rows, rows)
 
     def labels(self, world):
         train = world.train
@@ -227,18 +225,18 @@ class TestShortened:
         ]
 
     def test_as_many_of_every_class(self):
-        world = partition.shortened(self.world(), 7)
+        world = partition.subsample_train(self.world(), 7)
         assert self.labels(world) == [[3, 3, 0], [1, 1, 2]]
         # The first ones stay, in their order.
         assert world.train.examples["x"][0, :6, 0].tolist() == [0, 1, 2, 3, 4, 5]
         assert world.test.size.tolist() == [12, 10]
 
     def test_classes_keep_their_shares(self):
-        world = partition.shortened(self.world(), 7, proportional=True)
+        world = partition.subsample_train(self.world(), 7, proportional=True)
         assert self.labels(world) == [[4, 3, 0], [0, 0, 7]]
 
     def test_refusals(self):
         with pytest.raises(InputError, match="one training example or more, got 0"):
-            partition.shortened(self.world(), 0)
+            partition.subsample_train(self.world(), 0)
         with pytest.raises(InputError, match="3 classes of agent 1, got a size of 2"):
-            partition.shortened(self.world(), 2)
+            partition.subsample_train(self.world(), 2)

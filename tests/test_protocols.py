@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pjax.algorithms._central import central
-from p2pjax.algorithms._d2 import d2
-from p2pjax.algorithms._gosgd import gosgd, halving, wire
+from p2pjax.algorithms._d2 import d2_protocol
+from p2pjax.algorithms._gosgd import gosgd_protocol, halving, prepare_graph
 from p2pjax.algorithms._local_only import local_only
-from p2pjax.algorithms._sgp import sgp
+from p2pjax.algorithms._sgp import sgp_protocol
 from p2pjax.datasets import stacking
-from p2pjax.engines.neighbor_averaging import dpsgd
-from p2pjax.engines.server import fedavg
-from p2pjax.engines.stepwise import stepwise
+from p2pjax.engines.averaging_protocol import neighbor_averaging
+from p2pjax.engines.server import server_rounds
+from p2pjax.engines.stepwise import gossip
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange.push_sum import push_sum_step
 from p2pjax.exchange.shared import FED_BN, FULL, SILO_BN
@@ -35,7 +35,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import epochs, samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import Learner, gradient_descent
-from p2pjax.types import InputError, Peers, Ratio, Variables, World
+from p2pjax.types import FederatedData, InputError, Peers, Ratio, Variables
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/protocols.json").read_text())
 TARGETS = [0.0, 2.0, 4.0, 10.0]
@@ -73,7 +73,7 @@ TOY_LEARNER = gradient_descent(TOY, optax.sgd(0.5))
 
 def world_of(agents):
     train = stacking.stack_agents(agents)
-    return World(train, train, train, np.zeros(len(agents), np.int32))
+    return FederatedData(train, train, train, np.zeros(len(agents), np.int32))
 
 
 def toy_world(targets=TARGETS, sizes=None):
@@ -108,7 +108,7 @@ def run(algorithm, world, num_rounds, *, seed=0, inputs=None):
 
 def toy(protocol, graph, *, batch_size=1, learner=TOY_LEARNER, **options):
     options = {"batch_size": batch_size, "agent_loop": VMAP, **options}
-    return stepwise(TOY, learner, protocol, graph, **options)
+    return gossip(TOY, learner, protocol, graph, **options)
 
 
 def started(algorithm, variables):
@@ -156,7 +156,9 @@ class TestVectors:
         ],
     )
     def test_fedavg(self, name, sizes, chosen):
-        algorithm = fedavg(TOY, TOY_LEARNER, batch_size=4, num_clients=sum(chosen))
+        algorithm = server_rounds(
+            TOY, TOY_LEARNER, batch_size=4, num_clients=sum(chosen)
+        )
         world = toy_world(sizes=sizes)
         states, info = run(algorithm, world, 1, inputs=np.array([chosen]))
         close(states.variables.params["x"][0], [VECTORS["fedavg"][name]] * 4)
@@ -166,12 +168,16 @@ class TestVectors:
     @pytest.mark.parametrize(
         "name, protocol, directed",
         [
-            ("dpsgd_ring_u", dpsgd(), False),
-            ("dpsgd_ring_d", dpsgd(), True),
-            ("dpsgd_mix_first_ring_u", dpsgd(mix_first=True), False),
+            ("dpsgd_ring_u", neighbor_averaging(), False),
+            ("dpsgd_ring_d", neighbor_averaging(), True),
+            ("dpsgd_mix_first_ring_u", neighbor_averaging(mix_first=True), False),
             # On regular graphs the three matrices are one, and SGP is D-PSGD.
-            ("dpsgd_ring_d", sgp(), True),
-            ("dpsgd_ring_u", dpsgd(mixing_matrices.metropolis_hastings), False),
+            ("dpsgd_ring_d", sgp_protocol(), True),
+            (
+                "dpsgd_ring_u",
+                neighbor_averaging(mixing_matrices.metropolis_hastings),
+                False,
+            ),
         ],
     )
     def test_dpsgd(self, name, protocol, directed):
@@ -189,15 +195,15 @@ class TestVectors:
         learner = gradient_descent(TOY, optax.sgd(0.2))
         options = {"num_rounds": 300, "learner": learner}
         ring = generators.ring(4)
-        x, _, _ = toy_run(d2(half_and_quarters), ring, **options)
+        x, _, _ = toy_run(d2_protocol(half_and_quarters), ring, **options)
         close(x[:3], VECTORS["d2"]["first3"])
         close(x[-1], VECTORS["d2"]["r300"])
-        biased, _, _ = toy_run(dpsgd(half_and_quarters), ring, **options)
+        biased, _, _ = toy_run(neighbor_averaging(half_and_quarters), ring, **options)
         close(biased[-1], VECTORS["d2"]["dpsgd_r300"])
 
     def test_sgp(self):
         graph = digraph(3, (0, 1), (0, 2), (1, 2), (2, 0))
-        z, w, info = toy_run(sgp(), graph, world=toy_world([0.0, 3, 6]))
+        z, w, info = toy_run(sgp_protocol(), graph, world=toy_world([0.0, 3, 6]))
         for r, expected in enumerate(VECTORS["sgp"]):
             close(z[r], expected["z"])
             close(w[r], expected["w"])
@@ -240,7 +246,9 @@ class TestVectors:
             lambda variables: (),
             lambda key, variables, opt, batch, extra: (variables, opt, jnp.zeros(())),
         )
-        algorithm = toy(dpsgd(), generators.ring(2), learner=idle, local=local)
+        algorithm = toy(
+            neighbor_averaging(), generators.ring(2), learner=idle, local=local
+        )
         world = toy_world([0.0, 1])
         variables = Variables(
             {
@@ -263,7 +271,7 @@ PAIRS = [(i, j) for i in range(5) for j in range(5) if i != j]
 
 
 def wires_of_first(*graphs):
-    wires = wire(topology.stack(graphs))
+    wires = prepare_graph(topology.stack(graphs))
     return jax.tree.map(lambda leaf: leaf[0], wires)
 
 
@@ -355,10 +363,10 @@ class TestAgainstAPlainLoop:
     @pytest.mark.parametrize(
         "method, protocol, directed",
         [
-            ("dpsgd", dpsgd(), True),
-            ("mix_first", dpsgd(mix_first=True), True),
-            ("d2", d2(), False),
-            ("sgp", sgp(), True),
+            ("dpsgd", neighbor_averaging(), True),
+            ("mix_first", neighbor_averaging(mix_first=True), True),
+            ("d2", d2_protocol(), False),
+            ("sgp", sgp_protocol(), True),
         ],
     )
     def test_stepwise(self, method, protocol, directed):
@@ -406,11 +414,11 @@ class TestInvariants:
     def test_sgp_weights_sum_to_the_number_of_agents_unless_messages_are_lost(self):
         graph = digraph(5, *IRREGULAR)
         world = toy_world([0.0, 1, 2, 3, 4])
-        _, kept, info = toy_run(sgp(), graph, world=world, num_rounds=20)
+        _, kept, info = toy_run(sgp_protocol(), graph, world=world, num_rounds=20)
         close(kept.sum(1), np.full(20, 5.0), atol=1e-4)
         assert np.ptp(kept[-1]) > 0.1  # or SGP would be D-PSGD here
         _, leaking, lossy = toy_run(
-            sgp(loss_probability=0.3), graph, world=world, num_rounds=20
+            sgp_protocol(loss_probability=0.3), graph, world=world, num_rounds=20
         )
         sums = np.asarray(lossy.weight.sum(1))
         close(sums, leaking.sum(1))
@@ -422,7 +430,10 @@ class TestInvariants:
     def test_sgp_without_gradients_reaches_the_mean_and_dpsgd_does_not(self):
         start = jnp.asarray([8.0, 1, 5, -2, 0])
         found = {}
-        for name, protocol in {"sgp": sgp(), "dpsgd": dpsgd()}.items():
+        for name, protocol in {
+            "sgp": sgp_protocol(),
+            "dpsgd": neighbor_averaging(),
+        }.items():
             still = gradient_descent(TOY, optax.sgd(0.0))
             algorithm = toy(protocol, digraph(5, *IRREGULAR), learner=still)
             algorithm = started(algorithm, Variables({"x": start}, {}))
@@ -436,7 +447,9 @@ class TestInvariants:
     def test_gosgd_keeps_the_weighted_mean(self, per_edge):
         still = gradient_descent(TOY, optax.sgd(0.0))
         algorithm = toy(
-            gosgd(0.5, per_edge=per_edge), digraph(5, *IRREGULAR), learner=still
+            gosgd_protocol(0.5, per_edge=per_edge),
+            digraph(5, *IRREGULAR),
+            learner=still,
         )
         start = jnp.asarray([0.0, 1, 5, -2, 8])
         algorithm = started(algorithm, Variables({"x": start}, {}))
@@ -454,7 +467,7 @@ class TestInvariants:
         star = topology.from_graph(
             nx.DiGraph([(0, n) for n in range(1, 201)]),
         )
-        x, w, info = toy_run(gosgd(1.0), star, world=toy_world([3.0] * 201))
+        x, w, info = toy_run(gosgd_protocol(1.0), star, world=toy_world([3.0] * 201))
         assert np.isfinite(x).all()
         assert (np.asarray(w) >= 1e-30).all()
         assert info.sent[:, 0].tolist() == [200] * 3
@@ -471,22 +484,28 @@ class TestInvariants:
     def test_without_links_steps_are_local_training(self):
         alone = Topology(np.arange(4, dtype=np.int32)[:, None], np.zeros((4, 1), bool))
         expected = run(local_only(TOY, TOY_LEARNER, batch_size=1), toy_world(), 3)[0]
-        for protocol in (d2(), sgp(), gosgd(1.0)):
+        for protocol in (d2_protocol(), sgp_protocol(), gosgd_protocol(1.0)):
             x, _, info = toy_run(protocol, alone)
             close(x, expected.variables.params["x"])
             assert info.sent.sum() == info.received.sum() == 0
 
     def test_leaves_that_stay_learn_alone(self):
         expected = run(local_only(TOY, TOY_LEARNER, batch_size=1), toy_world(), 3)[0]
-        for protocol in (dpsgd(mix_first=True), d2(), sgp()):
+        for protocol in (
+            neighbor_averaging(mix_first=True),
+            d2_protocol(),
+            sgp_protocol(),
+        ):
             graph = digraph(4, (0, 1), (1, 2), (2, 0), (2, 3), (3, 0), (1, 0))
-            protocol = protocol._replace(wire=sgp().wire)  # directed, no warning
+            protocol = protocol._replace(
+                wire=sgp_protocol().wire
+            )  # directed, no warning
             x, _, info = toy_run(protocol, graph, local=("params/x",))
             close(x, expected.variables.params["x"])
             assert info.payload.sum() == 0
 
     def test_server_optimizer_of_rate_one_is_the_mean(self):
-        make = partial(fedavg, TOY, TOY_LEARNER, batch_size=2, num_clients=2)
+        make = partial(server_rounds, TOY, TOY_LEARNER, batch_size=2, num_clients=2)
         world = toy_world(sizes=[1, 2, 3, 5])
         plain, _ = run(make(num_epochs=2), world, 4)
         sgd, _ = run(make(num_epochs=2, server_opt=optax.sgd(1.0)), world, 4)
@@ -504,7 +523,7 @@ class TestMessages:
         world = toy_world([0.0] * 5, self.sizes)
         return run(algorithm, world, num_rounds)[1]
 
-    @pytest.mark.parametrize("protocol", [dpsgd(), sgp()])
+    @pytest.mark.parametrize("protocol", [neighbor_averaging(), sgp_protocol()])
     def test_every_step_costs_a_message_per_link(self, protocol):
         info = self.info(toy(protocol, self.graph, batch_size=2))
         info = jax.tree.map(np.asarray, info)
@@ -527,14 +546,16 @@ class TestMessages:
         np.testing.assert_array_equal(pairs, expected)
 
     def test_d2(self):
-        info = self.info(toy(d2(), generators.ring(5), batch_size=2))
+        info = self.info(toy(d2_protocol(), generators.ring(5), batch_size=2))
         steps = epochs.steps_of_epochs(np.array(self.sizes), 2, 12)
         assert (info.sent == 2 * steps[:, None].astype("f4")).all()
         assert (info.received == info.sent).all()
 
     @pytest.mark.parametrize("per_edge", [False, True])
     def test_gosgd_sends_with_its_probability(self, per_edge):
-        algorithm = toy(gosgd(0.1, per_edge=per_edge), self.graph, batch_size=2)
+        algorithm = toy(
+            gosgd_protocol(0.1, per_edge=per_edge), self.graph, batch_size=2
+        )
         some = self.info(algorithm, 300)
         steps = epochs.steps_of_epochs(np.array(self.sizes), 2, 300)
         ratio = float(some.sent.sum()) / (steps.sum() * len(IRREGULAR))
@@ -549,7 +570,7 @@ class TestMessages:
             info = self.info(algorithm, 2)
             assert not any(map(np.any, (info.sent, info.received, info.payload)))
             assert (np.asarray(info.examples) == self.sizes).all()
-        info = self.info(fedavg(TOY, TOY_LEARNER, batch_size=2, num_clients=3))
+        info = self.info(server_rounds(TOY, TOY_LEARNER, batch_size=2, num_clients=3))
         assert (info.sent.sum(1) == 3).all()
         assert (info.sent == info.received).all()
         assert set(np.unique(info.sent)) == {0, 1}
@@ -561,7 +582,7 @@ class TestMessages:
 class TestWarnings:
     def test_d2_is_lazy_on_rings_of_even_length(self):
         with pytest.warns(UserWarning, match="lazy matrix .* 1 of 1 graphs"):
-            x, _, _ = toy_run(d2(), generators.ring(4), num_rounds=1)
+            x, _, _ = toy_run(d2_protocol(), generators.ring(4), num_rounds=1)
         lazy = (
             np.eye(4) * 2 / 3
             + (np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0)) / 6
@@ -571,35 +592,40 @@ class TestWarnings:
     def test_d2_is_lazy_only_where_needed(self):
         graphs = topology.stack([generators.complete(4), generators.ring(4)])
         with pytest.warns(UserWarning, match="-0.333.* 1 of 2 graphs"):
-            x, _, _ = toy_run(d2(), graphs, num_rounds=1, rewire_every=1)
+            x, _, _ = toy_run(d2_protocol(), graphs, num_rounds=1, rewire_every=1)
         close(x[0], np.full(4, 2.5))
 
     def test_d2_warns_of_directed_graphs(self):
         with pytest.warns(UserWarning, match="outside theory"):
-            x, _, _ = toy_run(d2(), generators.ring(4, directed=True), num_rounds=1)
+            x, _, _ = toy_run(
+                d2_protocol(), generators.ring(4, directed=True), num_rounds=1
+            )
         close(x[0], VECTORS["dpsgd_ring_d"][0])
 
 
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: sgp(loss_probability=1.0), "loss_probability from 0 to below 1"),
-        (lambda: gosgd(1.5), "probability from 0 to 1, got 1.5"),
+        (
+            lambda: sgp_protocol(loss_probability=1.0),
+            "loss_probability from 0 to below 1",
+        ),
+        (lambda: gosgd_protocol(1.5), "probability from 0 to 1, got 1.5"),
         (lambda: central(TOY, TOY_LEARNER, 0, batch_size=1), "one agent or more"),
         (
-            lambda: fedavg(TOY, TOY_LEARNER, batch_size=1, num_clients=0),
+            lambda: server_rounds(TOY, TOY_LEARNER, batch_size=1, num_clients=0),
             "one client or more",
         ),
         (
-            lambda: toy(dpsgd(), generators.ring(4), rewire_every=2),
+            lambda: toy(neighbor_averaging(), generators.ring(4), rewire_every=2),
             "rewire_every=2 and one graph",
         ),
         (
-            lambda: toy(dpsgd(), topology.stack([generators.ring(4)] * 2)),
+            lambda: toy(neighbor_averaging(), topology.stack([generators.ring(4)] * 2)),
             "Need rewire_every for a sequence",
         ),
         (
-            lambda: toy_run(dpsgd(), generators.ring(5)),
+            lambda: toy_run(neighbor_averaging(), generators.ring(5)),
             "as the data have, 4, got one of 5",
         ),
         (
@@ -608,7 +634,9 @@ class TestWarnings:
         ),
         (
             lambda: run(
-                fedavg(TOY, TOY_LEARNER, batch_size=1, num_clients=5), toy_world(), 1
+                server_rounds(TOY, TOY_LEARNER, batch_size=1, num_clients=5),
+                toy_world(),
+                1,
             ),
             "at most 4 clients",
         ),
@@ -627,7 +655,7 @@ class Setting(NamedTuple):
 
     def stepwise(self, protocol, graph):
         rewire_every = 1 if callable(graph) else None
-        return stepwise(
+        return gossip(
             *self[:2], protocol, graph, rewire_every=rewire_every, **self.rest
         )
 
@@ -645,7 +673,7 @@ DIRECTED = digraph(5, *IRREGULAR)
 METHODS = {
     "local_only": lambda s: local_only(s.task, s.learner, **s.rest),
     "central": lambda s: central(s.task, s.learner, 5, batch_size=s.batch_size),
-    "fedavg": lambda s: fedavg(
+    "fedavg": lambda s: server_rounds(
         s.task,
         s.learner,
         num_clients=3,
@@ -653,11 +681,11 @@ METHODS = {
         server_opt=optax.adam(0.01),
         **s.rest,
     ),
-    "dpsgd": lambda s: s.stepwise(dpsgd(), changing),
-    "mix_first": lambda s: s.stepwise(dpsgd(mix_first=True), DIRECTED),
-    "d2": lambda s: s.stepwise(d2(), changing),
-    "sgp": lambda s: s.stepwise(sgp(loss_probability=0.1), DIRECTED),
-    "gosgd": lambda s: s.stepwise(gosgd(0.5), DIRECTED),
+    "dpsgd": lambda s: s.stepwise(neighbor_averaging(), changing),
+    "mix_first": lambda s: s.stepwise(neighbor_averaging(mix_first=True), DIRECTED),
+    "d2": lambda s: s.stepwise(d2_protocol(), changing),
+    "sgp": lambda s: s.stepwise(sgp_protocol(loss_probability=0.1), DIRECTED),
+    "gosgd": lambda s: s.stepwise(gosgd_protocol(0.5), DIRECTED),
 }
 RAGGED = (1, 4, 3, 5, 2)
 

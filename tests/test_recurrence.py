@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from p2pjax.nn.cells import Held
+from p2pjax.nn.cells import CellMask
 from p2pjax.nn.kernels import recurrence
 from p2pjax.nn.kernels.recurrence import gru_state
 
 TIMES, BATCH, UNITS = 4, 3, 2
 # The second example is padded on the left, the third on the right.
 IS_TOKEN = np.array([[1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0]], bool).T
-SMALLER = Held(mask=np.array([True, False]), present=np.array(True))
+SMALLER = CellMask(mask=np.array([True, False]), present=np.array(True))
 
 
 def state_of(cells):

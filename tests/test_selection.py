@@ -32,19 +32,19 @@ from p2pjax.selection import (
     similarity,
     tables,
 )
-from p2pjax.selection.base import View
+from p2pjax.selection.base import PeerView
 from p2pjax.selection.d_cliques import clique_graph, cliques, skew
-from p2pjax.selection.dac import DACState, dac, risen
+from p2pjax.selection.dac import DACState, annealed_sharpness, dac
 from p2pjax.selection.diple import bisected, derivative, line_search, normalised
 from p2pjax.selection.l2c import l2c, learning_rate
-from p2pjax.selection.max_in_load import admitted, max_in_load
 from p2pjax.selection.panm import matched, panm
+from p2pjax.selection.peer_sampling import exchange_views, partial_view
+from p2pjax.selection.peer_view import make_peer_view
 from p2pjax.selection.pens import is_kept_often, pens
+from p2pjax.selection.request_limits import apply_request_limit, limit_requests
 from p2pjax.selection.sparse import sparse
-from p2pjax.selection.view import viewing
-from p2pjax.selection.view_size import gossip, view_size
 from p2pjax.training import agent_loop, samplers
-from p2pjax.types import AgentData, InputError, Peers, Variables
+from p2pjax.types import InputError, Peers, Split, Variables
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/selection.json").read_text())
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-4)  # float32
@@ -68,8 +68,8 @@ def known_losses(losses, permitted, sizes=None):
     """A view of agents whose losses on each other's data are known, `[N, N]`."""
     num_agents = len(losses)
     losses = jnp.asarray(losses, jnp.float32)
-    split = AgentData({"c": jnp.zeros((num_agents, 1))}, jnp.ones(num_agents))
-    return View(
+    split = Split({"c": jnp.zeros((num_agents, 1))}, jnp.ones(num_agents))
+    return PeerView(
         permitted=permitted,
         sizes=jnp.asarray([1] * num_agents if sizes is None else sizes),
         params={"x": jnp.zeros(num_agents)},
@@ -186,7 +186,7 @@ class TestPENS:
         assert kept[0].tolist() == [0, 0, 1, 0, 0, 1]
 
     def test_of_equal_models_the_lowest_number_is_kept(self):
-        view = known_losses(np.ones((4, 4)), tables.everybody(4))
+        view = known_losses(np.ones((4, 4)), tables.all_others(4))
         peers, *_ = choose(pens(num_peers=1, num_candidates=3), view)
         assert [sorted(row(peers, n)) for n in range(4)] == [
             [0, 1],
@@ -200,7 +200,7 @@ class TestPENS:
         losses[0, 1:] = [np.nan, np.inf, 3]
         peers, *_ = choose(
             pens(num_peers=3, num_candidates=3),
-            known_losses(losses, tables.everybody(4)),
+            known_losses(losses, tables.all_others(4)),
         )
         assert sorted(row(peers)) == [0, 3]
 
@@ -208,7 +208,7 @@ class TestPENS:
         kept = jnp.asarray([[0, 3, 4, 5, 0, 2]] + [[0] * 6] * 5)
         often = is_kept_often(kept, num_peers=2, second_stage=9)
         assert often[0].tolist() == [False, False, True, True, False, False]
-        view = known_losses(np.ones((6, 6)), tables.everybody(6))
+        view = known_losses(np.ones((6, 6)), tables.all_others(6))
         selection = pens(num_peers=3, num_candidates=4, second_stage=9)
         ask = chooser(selection, view)
         # The last round of the first stage still tries four.
@@ -226,7 +226,7 @@ class TestDAC:
     def test_probabilities(self):
         similar = np.zeros((5, 5), np.float32)
         similar[0, 1:] = [0.5, 0.4, 0, 0.25]
-        view = known_losses(np.ones((5, 5)), tables.everybody(5))
+        view = known_losses(np.ones((5, 5)), tables.all_others(5))
 
         for name, sharpness in (("tau30", 30.0), ("tau1", 1.0)):
             selection = dac(num_peers=1, sharpness=sharpness)
@@ -243,7 +243,7 @@ class TestDAC:
 
     def test_rising_sharpness(self):
         for r, expected in VECTORS["dac"]["tau_var"].items():
-            close(risen(30.0, jnp.int32(int(r))), expected)
+            close(annealed_sharpness(30.0, jnp.int32(int(r))), expected)
 
     def test_two_hops(self):
         similar = np.zeros((5, 5), np.float32)
@@ -264,7 +264,7 @@ class TestDAC:
     def test_peers_as_good_as_impossible_are_not_drawn(self):
         similar = np.zeros((4, 4), np.float32)
         similar[0, 1], similar[1, 0] = 26.0, 24.0  # exp(-780) and exp(-720)
-        view = known_losses(np.ones((4, 4)), tables.everybody(4))
+        view = known_losses(np.ones((4, 4)), tables.all_others(4))
         start = DACState(jnp.asarray(similar), jnp.zeros((4, 4), bool), ())
         _, pulled, _ = choose(dac(), view, state=start)
         assert pulled.mask.sum(1).tolist() == [1, 3, 3, 3]
@@ -325,7 +325,7 @@ class TestPANM:
     def test_cosines(self):
         now = np.array([[1, 0], [1, 1], [0, 1], [-1, 0]], np.float32)
         ever = np.array([[1, 1], [2, 1], [1, 1], [0, -1]], np.float32)
-        view = known_losses(np.ones((4, 4)), tables.everybody(4))._replace(
+        view = known_losses(np.ones((4, 4)), tables.all_others(4))._replace(
             params={"x": jnp.asarray(ever + 5)},
             before={"x": jnp.asarray(ever + 5 - now)},
         )
@@ -339,7 +339,7 @@ class TestPANM:
     def test_first_stage_keeps_neighbours_and_tries_new_ones(self):
         losses = np.full((10, 10), 5.0)
         losses[0, 7] = 0.1
-        view = known_losses(losses, tables.everybody(10))
+        view = known_losses(losses, tables.all_others(10))
         selection = panm(num_peers=3, num_candidates=6, second_stage=100)
         ask = chooser(selection, view)
         state, seen = None, set()
@@ -360,7 +360,7 @@ class TestPANM:
         losses = np.where(cluster[:, None] == cluster, 0.5, 3.0) + 0.1 * rng.random(
             (12, 12)
         )
-        view = known_losses(losses, tables.everybody(12))
+        view = known_losses(losses, tables.all_others(12))
         stages = {"second_stage": 10, "matching_every": 5}
         ask, as_in_the_thesis = (
             chooser(
@@ -408,14 +408,16 @@ def test_leaves_that_stay_are_not_compared():
     """Heads are opposite, what is sent is alike; also with one start for all."""
     params = {"head": jnp.asarray([1.0, -1.0, 1.0]), "body": jnp.asarray([1.0, 2, -3])}
     start = jax.tree.map(jnp.zeros_like, params)
-    look = viewing(
+    look = make_peer_view(
         TOY,
         equal_weights=False,
         probe=None,
         local=("params/head",),
         agent_loop=agent_loop.IN_PLACE,
     )
-    view = look(tables.everybody(3), Variables(params, {}), start, toy_world([0.0] * 3))
+    view = look(
+        tables.all_others(3), Variables(params, {}), start, toy_world([0.0] * 3)
+    )
     table = table_of([1, 2], [0, 2], [0, 1])
     for before in (start, jax.tree.map(lambda leaf: leaf[:1], start)):
         found = jit(lambda before: view.cosines(before, table))(before)
@@ -425,7 +427,7 @@ def test_leaves_that_stay_are_not_compared():
 class TestL2C:
     def test_rate_falls(self):
         close([learning_rate(step) for step in (0, 100, 300)], [0.1, 0.05, 0.025])
-        view = known_losses(np.tile([0.5, 1, 2], (3, 1)), tables.everybody(3))
+        view = known_losses(np.tile([0.5, 1, 2], (3, 1)), tables.all_others(3))
         with jax.numpy_dtype_promotion("standard"):
             ask = chooser(l2c(num_kept=2), view)
             _, _, first = ask()
@@ -442,7 +444,7 @@ class TestL2C:
     def test_surrogate(self):
         vector = VECTORS["l2c_surrogate"]
         losses = np.tile(np.array([0.5, 1, 2]), (3, 1))
-        view = known_losses(losses, tables.everybody(3))
+        view = known_losses(losses, tables.all_others(3))
         with jax.numpy_dtype_promotion("standard"):
             peers, pulled, state = choose(l2c(num_kept=1), view)
         close(state.logits[0], vector["alpha_after_adam"])
@@ -468,11 +470,11 @@ class TestL2C:
         vector = VECTORS["l2c_bilevel"]
         after = Variables({"x": jnp.asarray([0.5, 1.5, 5.5])}, {})
         before = {"x": jnp.ones(3)}
-        look = viewing(
+        look = make_peer_view(
             TOY, equal_weights=False, probe=None, local=(), agent_loop=agent_loop.VMAP
         )
         world = jax.tree.map(jnp.asarray, toy_world([0.0, 0, 0]))
-        view = look(tables.everybody(3), after, before, world)
+        view = look(tables.all_others(3), after, before, world)
         third = Peers(jnp.asarray([[0, 1, 2]] * 3), jnp.full((3, 3), 1 / 3))
         mixed = view.before["x"] + view.mix(after.params, third)["x"] - 1
         close(mixed, [vector["theta"]] * 3)
@@ -501,7 +503,7 @@ class TestL2C:
 
     def test_needs_validation_examples(self):
         world = toy_world()
-        empty = AgentData({"c": np.zeros((4, 0), "f4")}, np.zeros(4, "i4"))
+        empty = Split({"c": np.zeros((4, 0), "f4")}, np.zeros(4, "i4"))
         algorithm = pull(TOY, TOY_LEARNER, l2c(), batch_size=1)
         with pytest.raises(InputError, match="validation examples for L2C"):
             run(algorithm, world._replace(valid=empty), 1)
@@ -532,7 +534,7 @@ class TestDiPLe:
 
     def test_useless_peers_are_not_asked_again(self):
         models = Variables({"x": jnp.asarray([0.5, 1.5, -3.0, 0.6])}, {})
-        look = viewing(
+        look = make_peer_view(
             TOY,
             equal_weights=False,
             probe=None,
@@ -540,7 +542,7 @@ class TestDiPLe:
             agent_loop=agent_loop.IN_PLACE,
         )
         world = jax.tree.map(jnp.asarray, toy_world([0.8, 1.5, -3.0, 0.6]))
-        view = look(tables.everybody(4), models, models.params, world)
+        view = look(tables.all_others(4), models, models.params, world)
         ask = chooser(line_search(), view)
         _, pulled, shares = ask()
         assert (pulled.mask.sum(1) == 3).all()
@@ -553,7 +555,7 @@ class TestDiPLe:
 
     def test_useless_peers_are_not_asked_under_a_cap_either(self):
         models = Variables({"x": jnp.zeros(8)}, {})
-        look = viewing(
+        look = make_peer_view(
             TOY,
             equal_weights=False,
             probe=None,
@@ -561,8 +563,8 @@ class TestDiPLe:
             agent_loop=agent_loop.IN_PLACE,
         )
         world = jax.tree.map(jnp.asarray, toy_world(np.zeros(8)))
-        view = look(tables.everybody(8), models, models.params, world)
-        ask = chooser(max_in_load(line_search(num_peers=3), 2), view)
+        view = look(tables.all_others(8), models, models.params, world)
+        ask = chooser(limit_requests(line_search(num_peers=3), 2), view)
         shares = jnp.full((8, 8), 0.5).at[:, 4:].set(0)
         for t in range(5):
             _, pulled, _ = ask(t, shares)
@@ -644,17 +646,17 @@ class TestAUCCCR:
         close(found.sum(), VECTORS["aucccr"][name]["total"], atol=1e-6)
 
     def test_groups(self):
-        group = aucccr.groups(np.random.default_rng(0), self.features)
+        group = aucccr.value_groups(np.random.default_rng(0), self.features)
         assert group.tolist() == [0, 0, 1, 1]
         far = np.array([[0.0, 0], [100, 0], [0.1, 0], [200, 300]])
-        group = aucccr.groups(np.random.default_rng(0), far)
+        group = aucccr.value_groups(np.random.default_rng(0), far)
         assert group.tolist() == [0, aucccr.ALONE, 0, aucccr.ALONE]
 
     def test_groups_of_many(self):
         rng = np.random.default_rng(1)
         cluster = rng.integers(0, 3, 30)
         features = 10 * np.eye(3)[cluster] + 0.1 * rng.normal(size=(30, 3))
-        group = aucccr.groups(rng, features)
+        group = aucccr.value_groups(rng, features)
         same = cluster[:, None] == cluster
         assert ((group[:, None] == group) == same).all() and (group >= 0).all()
 
@@ -737,14 +739,14 @@ class TestMaxInLoad:
     def test_nobody_is_asked_too_often(self, most):
         rng = np.random.default_rng(most)
         num_agents, num_slots = 12, 4
-        everybody = tables.everybody(num_agents)
+        everybody = tables.all_others(num_agents)
         scores = jnp.asarray(
             np.tile(rng.normal(size=num_agents), (num_agents, 1)), "f4"
         )
-        wanted = tables.best(everybody, tables.lookup(scores, everybody), num_slots)
+        wanted = tables.top_k(everybody, tables.lookup(scores, everybody), num_slots)
         view = known_losses(np.ones((num_agents,) * 2), everybody)
         view = view._replace(max_in_load=most)
-        found = jit(lambda key: admitted(key, view, wanted))(KEY)
+        found = jit(lambda key: apply_request_limit(key, view, wanted))(KEY)
         ids, mask = map(np.asarray, found)
         assert (ids != np.arange(num_agents)[:, None])[mask].all()
         load = np.bincount(ids[mask], minlength=num_agents)
@@ -763,11 +765,11 @@ class TestMaxInLoad:
 
     def test_places_taken_before_count(self):
         num_agents = 5
-        view = known_losses(np.ones((5, 5)), tables.everybody(num_agents))
+        view = known_losses(np.ones((5, 5)), tables.all_others(num_agents))
         before = table_of([1], [2], [1], [1], [1])
         wanted = table_of([1, 2], [0, 3], [1, 3], [2, 4], [2, 3])
         view = view._replace(max_in_load=3)
-        tight = jit(lambda key: admitted(key, view, wanted, before))(KEY)
+        tight = jit(lambda key: apply_request_limit(key, view, wanted, before))(KEY)
         # Who has asked 1 before may do so again, in the place that it has.
         assert tight.neighbor[0, 0] == tight.neighbor[2, 0] == 1
         both = np.concatenate([tight.neighbor[tight.mask], before.neighbor[:, 0]])
@@ -779,8 +781,8 @@ class TestMaxInLoad:
 class TestViewSize:
     def test_views_stay_fresh(self):
         num_agents, size = 40, 8
-        permitted = tables.everybody(num_agents)
-        known = tables.drawn(KEY, permitted, size)
+        permitted = tables.all_others(num_agents)
+        known = tables.sample(KEY, permitted, size)
         # Half of the agents are known to nobody at first.
         known = Topology(known.neighbor // 2, known.mask)
         known = tables.where(known.neighbor != jnp.arange(num_agents)[:, None], known)
@@ -788,7 +790,7 @@ class TestViewSize:
 
         @jit
         def advance(key, known):
-            known = gossip(key, known, stay, tables.members(permitted))
+            known = exchange_views(key, known, stay, tables.members(permitted))
             return known, tables.members(known)
 
         seen = np.zeros((num_agents, num_agents))
@@ -810,7 +812,9 @@ class TestViewSize:
         permitted = jax.tree.map(jnp.asarray, graph)
         is_permitted = tables.members(permitted)
         advance = jit(
-            lambda key, known: gossip(key, known, tables.nobody(10, 1), is_permitted)
+            lambda key, known: exchange_views(
+                key, known, tables.empty(10, 1), is_permitted
+            )
         )
         known = permitted
         for t in range(5):
@@ -823,7 +827,7 @@ class TestProbe:
         outputs = np.array(
             [[[1, 0], [0.5, 0.5]], [[1, 0], [0.5, 0.5]], [[0, 1], [0.5, 0.5]]]
         )
-        view = known_losses(np.ones((3, 3)), tables.everybody(3))._replace(
+        view = known_losses(np.ones((3, 3)), tables.all_others(3))._replace(
             predictions=lambda: jnp.asarray(outputs, jnp.float32), model_size=16
         )
         compare = similarity.agreement()
@@ -868,8 +872,8 @@ class TestProbe:
         (lambda: l2c(num_rounds_all=0), "num_rounds_all=0"),
         (lambda: line_search(tolerance=0.7), "tolerance=0.7"),
         (lambda: similarity.update_cosine(1.5), "from 0 to 1, got 1.5"),
-        (lambda: max_in_load(pens(), 0), "load of 1 or more, got 0"),
-        (lambda: view_size(pens(), 1), "2 agents or more"),
+        (lambda: limit_requests(pens(), 0), "load of 1 or more, got 0"),
+        (lambda: partial_view(pens(), 1), "2 agents or more"),
         (lambda: diple(TOY, TOY_LEARNER, batch_size=1, num_iterations=0), "iteration"),
         (
             lambda: d_cliques(TOY, optax.sgd(0.1), np.zeros((2, 2)), batch_size=1),
@@ -877,7 +881,7 @@ class TestProbe:
         ),
         (lambda: cliques(None, np.zeros((2, 3))), "none without examples"),
         (lambda: cliques(None, np.ones((2, 3)), max_size=0), "max_size=0"),
-        (lambda: aucccr.groups(None, np.full((2, 2), np.nan)), "finite features"),
+        (lambda: aucccr.value_groups(None, np.full((2, 2), np.nan)), "finite features"),
         (lambda: aucccr.profiles(np.ones((2, 3)), np.ones(3)), "for 3 labels"),
         (
             lambda: run(

@@ -20,12 +20,12 @@ from p2pjax.selection import peer_evaluation
 from p2pjax.selection.dac import dac
 from p2pjax.selection.diple import line_search
 from p2pjax.selection.l2c import l2c
-from p2pjax.selection.max_in_load import max_in_load
 from p2pjax.selection.panm import panm
+from p2pjax.selection.peer_sampling import partial_view
 from p2pjax.selection.pens import pens
+from p2pjax.selection.request_limits import limit_requests
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
-from p2pjax.selection.view_size import view_size
 from p2pjax.tasks._next_token import next_token
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import gradient_descent
@@ -60,13 +60,13 @@ METHODS = {
         bilevel=True, num_kept=1, num_rounds_all=3, optimizer=SLOW_STEPS
     ),
     "diple": line_search(num_peers=2),
-    "panm_capped": max_in_load(panm(**STAGES), 2),
-    "pens_with_views": view_size(PENS, 2),
-    "dac_capped_with_views": max_in_load(view_size(dac(num_peers=2), 3), 2),
-    "sparse_capped": max_in_load(sparse(), 1),
-    "pens_capped": max_in_load(PENS, 2),
-    "l2c_capped_with_views": max_in_load(
-        view_size(l2c(num_kept=1, num_rounds_all=3, optimizer=SLOW_STEPS), 2), 2
+    "panm_capped": limit_requests(panm(**STAGES), 2),
+    "pens_with_views": partial_view(PENS, 2),
+    "dac_capped_with_views": limit_requests(partial_view(dac(num_peers=2), 3), 2),
+    "sparse_capped": limit_requests(sparse(), 1),
+    "pens_capped": limit_requests(PENS, 2),
+    "l2c_capped_with_views": limit_requests(
+        partial_view(l2c(num_kept=1, num_rounds_all=3, optimizer=SLOW_STEPS), 2), 2
     ),
     **eval(f"{{{GUIDE_ROWS[0]}}}", GUIDE),
 }

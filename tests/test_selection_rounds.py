@@ -22,10 +22,10 @@ from p2pjax.selection import aucccr, peer_evaluation
 from p2pjax.selection.dac import dac
 from p2pjax.selection.l2c import l2c
 from p2pjax.selection.panm import panm
+from p2pjax.selection.peer_sampling import partial_view
 from p2pjax.selection.pens import pens
 from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
-from p2pjax.selection.view_size import view_size
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.losses import softmax_cross_entropy
@@ -226,7 +226,9 @@ class TestRotatedDigits:
         rows = np.random.default_rng(0).permutation(len(y)).reshape(-1)[: 16 * 100]
         rows = rows.reshape(16, 100)
         examples = stacking.Examples(x, y, np.zeros_like(y), 10)
-        world = partition.world_of(examples, list(rows[:, :50]), list(rows[:, 50:]))
+        world = partition.federated_data(
+            examples, list(rows[:, :50]), list(rows[:, 50:])
+        )
         world = partition.rotate(world, 2 * (np.arange(16) % 2))
         return world._replace(valid=world.train)
 
@@ -267,7 +269,7 @@ class TestRotatedDigits:
             dac(),
             panm(second_stage=10, matching_every=5),
             panm(similarity=update_cosine(), second_stage=10, matching_every=5),
-            view_size(pens(second_stage=20), 8),
+            partial_view(pens(second_stage=20), 8),
         ],
         ids=["pens", "dac", "panm_loss", "panm_grad", "pens_with_views"],
     )
@@ -317,7 +319,7 @@ class TestRotatedDigits:
         features = aucccr.profiles(np.asarray(outputs), examples["y"])
         rng = np.random.default_rng(0)
         # Without a limit on what a group can be worth, one group of all is best.
-        assert (aucccr.groups(rng, features) == 0).all()
-        group = aucccr.groups(rng, features, aucccr.root_of_size(8))
+        assert (aucccr.value_groups(rng, features) == 0).all()
+        group = aucccr.value_groups(rng, features, aucccr.root_of_size(8))
         same = world.cluster[:, None] == world.cluster
         assert ((group[:, None] == group) == same).mean() > 0.85

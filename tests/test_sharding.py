@@ -17,7 +17,7 @@ from p2pjax.types import InputError
 
 REALISATIONS = {
     "server": averaging.server(4),
-    "gossip": averaging.gossip(4, generators.ring(4)),
+    "gossip": averaging.metropolis_gossip(4, generators.ring(4)),
     "pairs": averaging.random_pairs(4),
 }
 
@@ -79,7 +79,7 @@ def test_state_lives_where_its_agents_do():
 def test_arrays_are_born_where_their_agents_live(monkeypatch):
     """Nothing is made on one device and moved: that would hold all agents twice."""
     monkeypatch.delattr(jax, "device_put")
-    make = sharding.born_in_place(
+    make = sharding.jit_sharded(
         lambda x: {"agents": jnp.zeros((8, 3)) + x, "other": jnp.ones(3)}
     )
     with jax.set_mesh(sharding.agents_mesh(8)):

@@ -133,7 +133,9 @@ def test_spec_vector_matching():
         mixed = mixing.mix(
             params,
             plan,
-            lambda owner: mixing.by_peers(mixing_matrices.halves(partner, owner)),
+            lambda owner: mixing.by_peers(
+                mixing_matrices.pairwise_weights(partner, owner)
+            ),
         )
     base = jax.tree.map(lambda p: p[0], params)
     owner = owner_classes.owner_arrays(plan, base)

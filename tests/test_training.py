@@ -25,10 +25,15 @@ from p2pjax.training.agent_loop import (
     VMAP,
     fastest_agent_loop,
     map_agents,
-    resolved,
+    resolve_agent_loop,
 )
-from p2pjax.training.learner import Extra, by_part, gradient_descent, per_sample
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.training.learner import (
+    StepContext,
+    gradient_descent,
+    per_module_state,
+    per_sample,
+)
+from p2pjax.types import FederatedData, InputError, Split
 
 NUM_AGENTS = 7
 
@@ -37,7 +42,7 @@ def setup(rng, sizes=None):
     # An output layer of one input makes leaves with axes of size 1.
     task = classification(mlp.MLP((4, 1, 3)), (5,), softmax_cross_entropy)
     sizes = np.full(NUM_AGENTS, 9, np.int32) if sizes is None else sizes
-    agents = AgentData(
+    agents = Split(
         {
             "x": jnp.asarray(rng.normal(size=(NUM_AGENTS, 9, 5)), jnp.float32),
             "y": jnp.asarray(rng.integers(0, 3, (NUM_AGENTS, 9)), jnp.int32),
@@ -95,7 +100,7 @@ def test_one_step_in_place_copies_nobody_elses_state():
 def test_all_forms_evaluate_alike(agent_loop):
     sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
     task, agents, variables = setup(np.random.default_rng(0), sizes)
-    world = World(agents, agents, agents, np.zeros(NUM_AGENTS, np.int32))
+    world = FederatedData(agents, agents, agents, np.zeros(NUM_AGENTS, np.int32))
     one, other = (
         jax.jit(on_test_sets(task, form))(variables, world)
         for form in (VMAP, agent_loop)
@@ -121,10 +126,10 @@ def test_the_fastest_form_is_chosen(module, shape, expected, monkeypatch):
     agents = jax.eval_shape(
         jax.vmap(task.init), jax.random.split(jax.random.key(0), NUM_AGENTS)
     )
-    assert resolved(AUTO, ((), agents)) == expected
-    assert resolved(3, ((), agents)) == 3
+    assert resolve_agent_loop(AUTO, ((), agents)) == expected
+    assert resolve_agent_loop(3, ((), agents)) == 3
     monkeypatch.setattr(jax, "default_backend", lambda: "cuda")
-    assert resolved(AUTO, ((), agents)) == VMAP
+    assert resolve_agent_loop(AUTO, ((), agents)) == VMAP
 
 
 def test_padding_never_contributes():
@@ -160,7 +165,7 @@ def test_rates_scale_the_updates_of_their_agent():
     start = jax.random.key(0), jnp.int32(0), variables
     opt_state = jax.vmap(learner.init)(variables)
     plain = train(*start, opt_state, agents)[0].params
-    scaled = train(*start, opt_state, agents, Extra(rate))[0].params
+    scaled = train(*start, opt_state, agents, StepContext(rate))[0].params
     for old, one, other in zip(
         *map(jax.tree.leaves, (variables.params, plain, scaled)), strict=True
     ):
@@ -180,13 +185,15 @@ def test_per_sample_takes_one_step_per_example():
     batch = samplers.take_batch(examples, samplers.Draw(jnp.arange(3), everything))
     state = learner.init(one)
     together, _, loss = jax.jit(per_sample(learner).step)(
-        jax.random.key(0), one, state, batch, Extra()
+        jax.random.key(0), one, state, batch, StepContext()
     )
     step, losses = jax.jit(learner.step), []
     for i in range(3):
         draw = samplers.Draw(jnp.asarray([i]), everything[:1])
         single = samplers.take_batch(examples, draw)
-        one, state, single_loss = step(jax.random.key(0), one, state, single, Extra())
+        one, state, single_loss = step(
+            jax.random.key(0), one, state, single, StepContext()
+        )
         losses.append(single_loss)
     assert loss == pytest.approx(np.mean(losses))
     for a, b in zip(*map(jax.tree.leaves, (together, one)), strict=True):
@@ -292,7 +299,7 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
             key,
             examples,
             size,
-            Extra(),
+            StepContext(),
             carry,
             0 * size + 1,
             num_steps,
@@ -312,7 +319,7 @@ def test_every_agent_takes_the_steps_its_own_data_asks_for(agent_loop):
         for step in range(1, 1 + 2 * -(-size // 2)):
             draw = sampler(keys[0], jnp.int32(step), size)
             batch = samplers.take_batch(examples, draw)
-            one, state, _ = take_step(keys[0], one, state, batch, Extra())
+            one, state, _ = take_step(keys[0], one, state, batch, StepContext())
         for a, b in zip(*map(jax.tree.leaves, (found, one)), strict=True):
             np.testing.assert_allclose(a[agent], b, rtol=1e-5, atol=1e-6)
 
@@ -333,7 +340,7 @@ def test_an_order_is_drawn_once_per_pass():
             jax.random.key(0),
             inputs,
             jnp.int32(3),
-            Extra(),
+            StepContext(),
             carry,
             jnp.int32(1),
             8,
@@ -349,7 +356,7 @@ def test_an_order_is_drawn_once_per_pass():
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_frozen_parts_keep_values_and_optimizer_state():
     task, agents, variables = setup(np.random.default_rng(0))
-    optimizer = by_part(optax.adam(0.1))
+    optimizer = per_module_state(optax.adam(0.1))
     learner = gradient_descent(task, optimizer)
     plain = gradient_descent(task, optax.adam(0.1))
     one = jax.tree.map(lambda leaf: leaf[0], variables)
@@ -361,11 +368,13 @@ def test_frozen_parts_keep_values_and_optimizer_state():
     state, plain_state = jax.jit(learner.init)(one), jax.jit(plain.init)(one)
     free, same, key = one, one, jax.random.key(0)
     for _ in range(2):  # by_part changes nothing by itself
-        free, state, _ = step(key, free, state, batch, Extra())
-        same, plain_state, _ = plain_step(key, same, plain_state, batch, Extra())
+        free, state, _ = step(key, free, state, batch, StepContext())
+        same, plain_state, _ = plain_step(key, same, plain_state, batch, StepContext())
     for a, b in zip(*map(jax.tree.leaves, (free, same)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
-    frozen = Extra(frozen={"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(False)})
+    frozen = StepContext(
+        frozen={"layer_1": jnp.asarray(True), "layer_2": jnp.asarray(False)}
+    )
     held, held_state, _ = step(key, free, state, batch, frozen)
     for before, after, name in (
         (free.params, held.params, "values"),

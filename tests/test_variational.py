@@ -21,7 +21,7 @@ from p2pjax.nn.gaussian import Gaussian, Natural
 from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task
 from p2pjax.training import free_energy, local_training, samplers
-from p2pjax.types import InputError, Variables, World
+from p2pjax.types import FederatedData, InputError, Variables
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/virtual.json").read_text())
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
@@ -43,7 +43,7 @@ def scalar(mean, deviation):
 class TestGaussian:
     def test_printed_numbers(self):
         printed = VECTORS["scalars"]
-        found = gaussian.divergence(scalar(0.5, 0.5), scalar(0, 1))
+        found = gaussian.kl_divergence(scalar(0.5, 0.5), scalar(0, 1))
         close(found, printed["divergence"])
         softplus = gaussian.SOFTPLUS.gaussian(scalar(0, -3)).deviation["w"]
         close(softplus, printed["softplus"])
@@ -59,7 +59,7 @@ class TestGaussian:
             mean - 12 * deviation,
             mean + 12 * deviation,
         )
-        found = gaussian.divergence(
+        found = gaussian.kl_divergence(
             scalar(mean, deviation), scalar(mean_p, deviation_p)
         )
         close(found, expected, rtol=1e-4, atol=1e-4)
@@ -71,11 +71,11 @@ class TestGaussian:
         )
         prior = gaussian.centered(1.0, q.mean)
         one, two = (
-            gaussian.divergence(scalar(mean, dev), scalar(0, 1))
+            gaussian.kl_divergence(scalar(mean, dev), scalar(0, 1))
             for mean, dev in ((1, 0.5), (0, 2))
         )
-        close(gaussian.divergence(q, prior), 6 * one + 4 * two)
-        close(gaussian.divergence(q, q), 0)
+        close(gaussian.kl_divergence(q, prior), 6 * one + 4 * two)
+        close(gaussian.kl_divergence(q, q), 0)
 
     @settings(max_examples=15)
     @given(moderate, st.floats(-3, 3), moderate, st.floats(-3, 3), st.floats(0.01, 1))
@@ -200,7 +200,7 @@ class TestLayers:
 
 def small_task():
     module = variational.VariationalMLP((4, 3))
-    task = bayesian.classification(module, (5,), num_samples=2, dropout=0.1)
+    task = bayesian.variational_classification(module, (5,), num_samples=2, dropout=0.1)
     return Task(*map(jit, task))
 
 
@@ -226,7 +226,9 @@ class TestClassification:
 
     def test_prediction_is_the_mean_softmax(self):
         module = variational.VariationalMLP((4, 3))
-        task = bayesian.classification(module, (5,), num_samples=1, num_test_samples=6)
+        task = bayesian.variational_classification(
+            module, (5,), num_samples=1, num_test_samples=6
+        )
         task = Task(*map(jit, task))
         q = task.init(jax.random.key(0)).params
         wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.deviation))
@@ -254,7 +256,8 @@ class TestClassification:
     def test_a_point_is_an_ordinary_network(self):
         module = variational.VariationalMLP((4, 3))
         task = bayesian.in_coordinates(
-            bayesian.classification(module, (5,), num_samples=1), gaussian.POINT
+            bayesian.variational_classification(module, (5,), num_samples=1),
+            gaussian.POINT,
         )
         task = Task(*map(jit, task))
         variables = task.init(jax.random.key(0))
@@ -265,9 +268,11 @@ class TestClassification:
 
     def test_refuses(self):
         with pytest.raises(InputError, match="one draw of the weights or more, got 0"):
-            bayesian.classification(variational.Dense(2), (2,), num_samples=0)
+            bayesian.variational_classification(
+                variational.Dense(2), (2,), num_samples=0
+            )
         with pytest.raises(InputError, match="dropout of 0 or more below 1, got 1.0"):
-            bayesian.classification(
+            bayesian.variational_classification(
                 variational.Dense(2), (2,), num_samples=1, dropout=1.0
             )
 
@@ -283,7 +288,7 @@ def test_divergence_counts_per_example_of_whoever_learns():
         task, optax.sgd(1.0), lambda params: params["w"] ** 2 / 2
     )
     split = stacking.stack_agents([{"x": np.zeros(n, np.float32)} for n in (2, 4)])
-    world = World(split, split, split, np.zeros(2, np.int32))
+    world = FederatedData(split, split, split, np.zeros(2, np.int32))
 
     def after_one_round(algorithm):
         state = algorithm.init(jax.random.key(0), world)
@@ -314,7 +319,7 @@ def test_learns_a_posterior():
 
     def divergence(free):
         posterior = gaussian.SOFTPLUS.gaussian(free)
-        return gaussian.divergence(posterior, gaussian.centered(1.0, posterior.mean))
+        return gaussian.kl_divergence(posterior, gaussian.centered(1.0, posterior.mean))
 
     learner = free_energy.free_energy_descent(free_task, optax.sgd(0.5), divergence)
     train = jax.jit(

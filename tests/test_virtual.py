@@ -30,8 +30,8 @@ from p2pjax.algorithms._virtual import (
     virtual,
 )
 from p2pjax.datasets import stacking
-from p2pjax.engines.repetition import several
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.repetition import repeat_rounds
+from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.nn import gaussian
 from p2pjax.nn.gaussian import Gaussian, Natural
@@ -41,8 +41,8 @@ from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task
 from p2pjax.training import free_energy
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
-from p2pjax.training.learner import Extra, gradient_descent
-from p2pjax.types import InputError, Ratio, Variables, World
+from p2pjax.training.learner import StepContext, gradient_descent
+from p2pjax.types import FederatedData, InputError, Ratio, Variables
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/virtual.json").read_text())
 MODES = {"once": ONCE, "paper": PAPER, "release": RELEASE}
@@ -93,7 +93,7 @@ evaluate_scalar = on_test_sets(CONJUGATE)
 
 def world_of(factors):
     split = stacking.stack_agents([{"c": np.asarray([f], np.float32)} for f in factors])
-    return World(split, split, split, np.zeros(len(factors), np.int32))
+    return FederatedData(split, split, split, np.zeros(len(factors), np.int32))
 
 
 def run(algorithm, world, num_rounds):
@@ -169,7 +169,7 @@ class TestVectors:
         target = gaussian.product(cavity, prior) if mode == "paper" else cavity
         target = gaussian.moments(target)
         exactly = partial(np.testing.assert_allclose, atol=2e-6)
-        exactly(gaussian.divergence(server, target), v[mode]["server_divergence"])
+        exactly(gaussian.kl_divergence(server, target), v[mode]["server_divergence"])
         noise = jnp.asarray(v["noise"], jnp.float32)
 
         def loss_fn(variables, batch, key):
@@ -200,7 +200,7 @@ class TestVectors:
             variables,
             learner.init(variables),
             batch,
-            Extra(num_examples=jnp.int32(2)),
+            StepContext(num_examples=jnp.int32(2)),
         )
         exactly(2 * loss, v[mode]["total"])
         back = _factor(variables.params[0], cavity)
@@ -326,7 +326,9 @@ def test_narrower_coordinates(deviation):
 
 
 def network_task():
-    return bayesian.classification(Columns((4, 3)), (5,), num_samples=2, dropout=0.2)
+    return bayesian.variational_classification(
+        Columns((4, 3)), (5,), num_samples=2, dropout=0.2
+    )
 
 
 def network_world():
@@ -343,7 +345,9 @@ def network_world():
             ]
         )
 
-    return World(split(3, 5, 4), split(0, 0, 0), split(4, 2, 3), np.zeros(3, np.int32))
+    return FederatedData(
+        split(3, 5, 4), split(0, 0, 0), split(4, 2, 3), np.zeros(3, np.int32)
+    )
 
 
 def network_virtual(**options):
@@ -419,10 +423,13 @@ class TestSeveral:
         options = {"batch_size": 1, "agent_loop": VMAP}
         for algorithm in (
             local_only(task, learner, **options),
-            fedavg(task, learner, num_clients=1, **options),
+            server_rounds(task, learner, num_clients=1, **options),
         ):
             ends = []
-            for method, num_rounds in ((algorithm, 6), (several(algorithm, 3), 2)):
+            for method, num_rounds in (
+                (algorithm, 6),
+                (repeat_rounds(algorithm, 3), 2),
+            ):
                 for now in simulate(
                     jax.random.key(0),
                     method,
@@ -450,7 +457,7 @@ class TestSeveral:
         with pytest.raises(
             InputError, match="one round or more to make a round, got 0"
         ):
-            several(scalar_virtual(), 0)
+            repeat_rounds(scalar_virtual(), 0)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.jobs import Job
-from p2pjax.types import AgentData, Algorithm, Info, Links, World
+from p2pjax.types import Algorithm, FederatedData, Info, Links, Split
 
 SIZE = 4  # agents, in two clusters
 
 
 def toy_world(run):
     x = np.random.default_rng(run).normal(size=(SIZE, 3)).astype("f4")
-    data = AgentData({"x": x}, np.full(SIZE, 3, np.int32))
-    return World(data, data, data, np.array([0, 0, 1, 1], np.int32))
+    data = Split({"x": x}, np.full(SIZE, 3, np.int32))
+    return FederatedData(data, data, data, np.array([0, 0, 1, 1], np.int32))
 
 
 @cache

@@ -17,8 +17,8 @@ from p2pjax.asynchronous import waves
 from p2pjax.asynchronous.events import Schedule, draw
 from p2pjax.graphs import generators, topology
 from p2pjax.training import local_training, samplers
-from p2pjax.training.learner import Extra, Learner, gradient_descent
-from p2pjax.types import AgentData, PyTree, Variables, World
+from p2pjax.training.learner import Learner, StepContext, gradient_descent
+from p2pjax.types import FederatedData, PyTree, Split, Variables
 
 NUM_EPOCHS = 4  # that are drawn; the first, in which everybody wakes once, is not run
 
@@ -42,7 +42,7 @@ def by_waves(
     plan = method.plan(np.random.default_rng(0), world, NUM_EPOCHS)
     world = sharding.place(world)
     one_epoch = jax.jit(method.round, donate_argnums=3)
-    state = sharding.born_in_place(method.init)(jax.random.key(0), world)
+    state = sharding.jit_sharded(method.init)(jax.random.key(0), world)
     number = 0
 
     def run() -> float:
@@ -74,7 +74,7 @@ def one_after_the_other(
             jax.random.key(0),
             examples,
             jnp.int32(num_examples),
-            Extra(),
+            StepContext(),
             (Variables(params, {}), learner.init(Variables(params, {}))),
             number * num_steps,
             num_steps,
@@ -151,16 +151,18 @@ def _graph(num_agents: int) -> topology.Topology:
     return generators.directed_regular(np.random.default_rng(0), num_agents, 3)
 
 
-def _schedule(num_agents: int, world: World) -> Schedule:
+def _schedule(num_agents: int, world: FederatedData) -> Schedule:
     to = topology.receivers(topology.stack([_graph(num_agents)]))
     to = jax.tree.map(lambda leaf: np.repeat(leaf, NUM_EPOCHS, axis=0), to)
     rng = np.random.default_rng(0)
     return draw(rng, to, np.asarray(world.train.size), NUM_EPOCHS)
 
 
-def _world(network: inputs.Network, num_agents: int, num_examples: int) -> World:
+def _world(
+    network: inputs.Network, num_agents: int, num_examples: int
+) -> FederatedData:
     x, y = inputs.examples(network, num_agents, num_examples)
     sizes: Any = np.full(num_agents, num_examples, np.int32)
-    train = AgentData({"x": x, "y": y}, sizes)
-    few = AgentData({"x": x[:, :1], "y": y[:, :1]}, np.ones_like(sizes))
-    return World(train, few, few, np.zeros(num_agents, np.int32))
+    train = Split({"x": x, "y": y}, sizes)
+    few = Split({"x": x[:, :1], "y": y[:, :1]}, np.ones_like(sizes))
+    return FederatedData(train, few, few, np.zeros(num_agents, np.int32))

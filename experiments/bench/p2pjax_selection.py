@@ -14,7 +14,7 @@ from p2pjax import sharding
 from p2pjax.engines.pulling import pull
 from p2pjax.selection.pens import pens
 from p2pjax.training import agent_loop, learner
-from p2pjax.types import AgentData, Array, World
+from p2pjax.types import Array, FederatedData, Split
 
 NEVER = 1_000_000  # the second stage, which judges nobody
 
@@ -37,7 +37,7 @@ def pens_rounds(
     )
     x, y = inputs.examples(want.network, want.num_agents, want.num_examples)
     world = _world({"x": x, "y": y})
-    state = sharding.born_in_place(algorithm.init)(jax.random.key(0), world)
+    state = sharding.jit_sharded(algorithm.init)(jax.random.key(0), world)
     one_round = jax.jit(
         lambda t, state, world: algorithm.round(
             jax.random.fold_in(jax.random.key(0), t), t, None, state, world
@@ -57,10 +57,12 @@ def pens_rounds(
     return run
 
 
-def _world(examples: dict[str, Array]) -> World:
+def _world(examples: dict[str, Array]) -> FederatedData:
     """Agents that have training examples only."""
     num_agents, num_examples = examples["y"].shape
     none = {name: leaf[:, :0] for name, leaf in examples.items()}
-    train = AgentData(examples, np.full(num_agents, num_examples, np.int32))
-    empty = AgentData(none, np.zeros(num_agents, np.int32))
-    return sharding.place(World(train, empty, empty, np.zeros(num_agents, np.int32)))
+    train = Split(examples, np.full(num_agents, num_examples, np.int32))
+    empty = Split(none, np.zeros(num_agents, np.int32))
+    return sharding.place(
+        FederatedData(train, empty, empty, np.zeros(num_agents, np.int32))
+    )

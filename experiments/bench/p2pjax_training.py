@@ -17,7 +17,7 @@ from p2pjax.exchange import mixing, owner_classes
 from p2pjax.training import agent_loop, local_training, samplers
 from p2pjax.training.learner import gradient_descent, per_sample
 from p2pjax.training.local_training import identical_models
-from p2pjax.types import AgentData, Key, Peers, PyTree, Variables
+from p2pjax.types import Key, Peers, PyTree, Split, Variables
 
 UNFINISHED = 20  # rounds at a time; see `p2pjax.sharding`
 
@@ -40,7 +40,7 @@ def rounds(setting: dict[str, Any], num_devices: int) -> Callable[[], float]:
     return run
 
 
-def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
+def build(want: inputs.Training) -> tuple[Any, PyTree, Split, Peers]:
     """The jitted round and what it is called with; sets the mesh."""
     jax.set_mesh(sharding.agents_mesh(want.num_agents))
     task = task_of(want.network)
@@ -56,13 +56,13 @@ def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
     plan = owner_classes.whole_model(want.num_agents, shapes.params)
 
     @partial(jax.jit, donate_argnums=0)
-    def one_round(state: PyTree, agents: AgentData, peers: Peers) -> PyTree:
+    def one_round(state: PyTree, agents: Split, peers: Peers) -> PyTree:
         step, variables, opt_state = state
         variables, opt_state, _ = train(
             jax.random.key(0), step, variables, opt_state, agents
         )
         params = mixing.mix(
-            variables.params, plan, lambda owner: mixing.best(peers, owner)
+            variables.params, plan, lambda owner: mixing.fastest_combine(peers, owner)
         )
         variables = variables._replace(params=params)
         return step + want.num_steps, variables, opt_state
@@ -75,9 +75,9 @@ def build(want: inputs.Training) -> tuple[Any, PyTree, AgentData, Peers]:
     sizes = np.full(want.num_agents, want.num_examples, np.int32)
     ids = inputs.peer_ids(want.num_agents, want.degree)
     weight = np.full(ids.shape, 1 / ids.shape[1], np.float32)
-    agents = sharding.place(AgentData({"x": x, "y": y}, sizes))
+    agents = sharding.place(Split({"x": x, "y": y}, sizes))
     peers = sharding.place(Peers(ids, weight))
-    state = jnp.int32(0), *sharding.born_in_place(start)(jax.random.key(0))
+    state = jnp.int32(0), *sharding.jit_sharded(start)(jax.random.key(0))
     return one_round, state, agents, peers
 
 

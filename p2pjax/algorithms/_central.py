@@ -7,19 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.local_training import identical_models
 from p2pjax.training.samplers import Draw, steps_per_epoch, take_batch
 from p2pjax.types import (
-    AgentData,
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
+    Split,
     Variables,
-    World,
 )
 
 
@@ -47,27 +47,29 @@ def central(
             f"and {batch_size}."
         )
 
-    def init_fn(key: Key, world: World) -> CentralState:
-        del world
+    def init_fn(key: Key, data: FederatedData) -> CentralState:
+        del data
         variables = identical_models(key, task, 1)
         return CentralState(variables, jax.vmap(learner.init)(variables))
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> tuple[()]:
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> tuple[()]:
         del rng, num_rounds
-        if world.train.size.shape[0] != num_agents:
+        if data.train.size.shape[0] != num_agents:
             raise InputError(
-                f"Need data of {num_agents} agents, got {world.train.size.shape[0]}."
+                f"Need data of {num_agents} agents, got {data.train.size.shape[0]}."
             )
         return ()
 
     def round_fn(
-        key: Key, t: Array, inputs: PyTree, state: CentralState, world: World
+        key: Key, t: Array, inputs: PyTree, state: CentralState, data: FederatedData
     ) -> tuple[CentralState, Info]:
         del t, inputs
         key_order, key_steps = jax.random.split(key)
-        pool = {name: _flat(leaf) for name, leaf in world.train.examples.items()}
-        order = _shuffled(key_order, world.train)
-        num_examples = world.train.size.sum()
+        pool = {name: _flat(leaf) for name, leaf in data.train.examples.items()}
+        order = _shuffled(key_order, data.train)
+        num_examples = data.train.size.sum()
         num_steps = steps_per_epoch(num_examples, batch_size)
 
         def one_step(step: Array, carry: PyTree) -> PyTree:
@@ -80,7 +82,7 @@ def central(
                 variables,
                 opt_state,
                 batch,
-                Extra(num_examples=num_examples),
+                StepContext(num_examples=num_examples),
             )
             state = CentralState(variables, opt_state)
             return state, total + loss.astype(total.dtype)
@@ -96,7 +98,7 @@ def central(
             none,
             none,
             none,
-            examples=world.train.size.astype(jnp.float32),
+            examples=data.train.size.astype(jnp.float32),
         )
         return jax.tree.map(lambda leaf: leaf[None], one_model), info
 
@@ -115,7 +117,7 @@ def _flat(leaf: Array) -> Array:
     return leaf.reshape(-1, *leaf.shape[2:])
 
 
-def _shuffled(key: Key, agents: AgentData) -> Array:
+def _shuffled(key: Key, agents: Split) -> Array:
     """Positions of all real examples in the pool, in a random order, then padding."""
     size = jnp.asarray(agents.size)
     longest = next(iter(agents.examples.values())).shape[1]

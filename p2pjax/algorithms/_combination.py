@@ -14,7 +14,7 @@ import numpy as np
 
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.factors import Factors, relative_sizes
-from p2pjax.exchange.shared import message_plan, message_size
+from p2pjax.exchange.shared import message_size, sharing_plan
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.early_stopping import LocalTraining, held_out_loss
@@ -22,17 +22,17 @@ from p2pjax.training.local_training import identical_models
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
 
-class Stable(NamedTuple):
+class GlobalStopping(NamedTuple):
     """When the coordinator ends it: the hosts' held-out loss no longer falls."""
 
     patience: int = 5  # rounds without a gain
@@ -53,7 +53,7 @@ def combination(
     training: LocalTraining,
     factors: Factors | None,
     *,
-    stop: Stable | None = None,
+    stop: GlobalStopping | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round: everybody trains, the coordinator combines, everybody has the result.
@@ -76,15 +76,17 @@ def combination(
             "factors."
         )
 
-    def init_fn(key: Key, world: World) -> CombinationState:
-        variables = identical_models(key, task, num_agents(world))
+    def init_fn(key: Key, data: FederatedData) -> CombinationState:
+        variables = identical_models(key, task, num_agents(data))
         best = () if stop is None else _first_row(variables.params)
         worst = jnp.full((), jnp.inf, jnp.float32)
         return CombinationState(variables, best, worst, jnp.zeros((), jnp.int32))
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> tuple[()]:
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> tuple[()]:
         del rng, num_rounds
-        without = np.flatnonzero(np.asarray(world.valid.size) == 0).tolist()
+        without = np.flatnonzero(np.asarray(data.valid.size) == 0).tolist()
         if without and (training.holds_out or stop is not None):
             raise InputError(
                 "Need held-out examples of every agent to see when to stop, got none "
@@ -93,32 +95,36 @@ def combination(
         return ()
 
     def round_fn(
-        key: Key, t: Array, inputs: PyTree, state: CombinationState, world: World
+        key: Key,
+        t: Array,
+        inputs: PyTree,
+        state: CombinationState,
+        data: FederatedData,
     ) -> tuple[CombinationState, Info]:
         del inputs
         is_on = jnp.ones((), bool) if stop is None else state.stale < stop.patience
-        active = jnp.broadcast_to(is_on, (num_agents(world),))
-        variables, loss, epochs = training.train(key, t, active, state.variables, world)
+        active = jnp.broadcast_to(is_on, (num_agents(data),))
+        variables, loss, epochs = training.train(key, t, active, state.variables, data)
         messages = active.astype(jnp.float32)
         if factors is None:
             none = jnp.zeros_like(messages)
             info = Info(loss, none, none, none, epochs=epochs)
             return state._replace(variables=variables), info
-        plan = message_plan(variables, shared.SILO_BN)
-        alpha = factors(relative_sizes(world))
+        plan = sharing_plan(variables, shared.SILO_BN)
+        alpha = factors(relative_sizes(data))
         combined = mixing.mix(
-            shared.message_of(variables), plan, lambda _: mixing.by_factors(alpha)
+            shared.shared_leaves(variables), plan, lambda _: mixing.by_factors(alpha)
         )["params"]
         payload = messages * message_size(plan)
         info = Info(loss, messages, messages, payload, delivered=payload, epochs=epochs)
         combined = _where(is_on, combined, state.variables.params)
         state = state._replace(variables=variables._replace(params=combined))
-        return state if stop is None else _judged(state, is_on, world), info
+        return state if stop is None else _judged(state, is_on, data), info
 
-    def _judged(state: CombinationState, is_on: Array, world: World) -> PyTree:
+    def _judged(state: CombinationState, is_on: Array, data: FederatedData) -> PyTree:
         assert stop is not None
         params = state.variables.params
-        loss = held_out_loss(task, state.variables, world, agent_loop)
+        loss = held_out_loss(task, state.variables, data, agent_loop)
         is_better = loss < state.best_loss - stop.min_gain
         best = _where(is_better, _first_row(params), state.best)
         stale = jnp.where(is_better, 0, state.stale + is_on.astype(jnp.int32))

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.engines.stepwise import (
-    Exchange,
-    Protocol,
-    Sent,
-    Weigh,
+    CommunicationResult,
+    ExchangeFn,
+    GossipProtocol,
+    MixingWeights,
     peer_ids,
-    wire_peers,
+    prepare_weights,
 )
-from p2pjax.exchange.mixing import others
+from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import analysis, mixing_matrices
 from p2pjax.graphs.topology import Topology
 from p2pjax.types import Key, Peers, PyTree
@@ -26,7 +26,9 @@ from p2pjax.types import Key, Peers, PyTree
 LOWEST = -1 / 3 + 1e-5  # eigenvalues of float32 weights are exact to about 1e-6
 
 
-def d2(weigh: Weigh = mixing_matrices.metropolis_hastings) -> Protocol:
+def d2_protocol(
+    weigh: MixingWeights = mixing_matrices.metropolis_hastings,
+) -> GossipProtocol:
     """`x' = W (2 x - x_old + u - u_old)` with the updates u of the learner.
 
     With the stepped models h = x + u this is `W (h + x - h_old)`, so one model is all
@@ -40,7 +42,7 @@ def d2(weigh: Weigh = mixing_matrices.metropolis_hastings) -> Protocol:
     """
 
     def wire_fn(graphs: Topology) -> Peers:
-        peers = wire_peers(weigh)(graphs)
+        peers = prepare_weights(weigh)(graphs)
         if analysis.warn_if_directed(graphs, "D2"):
             return peers
         return _lazy_where_needed(peers)
@@ -54,8 +56,8 @@ def d2(weigh: Weigh = mixing_matrices.metropolis_hastings) -> Protocol:
         before: PyTree,
         after: PyTree,
         stepped: PyTree,
-        exchange: Exchange,
-    ) -> Sent:
+        exchange: ExchangeFn,
+    ) -> CommunicationResult:
         del key
         corrected = jax.tree.map(
             lambda new, now, old: new + (now - old),
@@ -64,10 +66,10 @@ def d2(weigh: Weigh = mixing_matrices.metropolis_hastings) -> Protocol:
             stepped,
         )
         message = exchange({**after, "params": corrected}, after, peers)
-        used = others(peers)
-        return Sent(message, after["params"], used, used)
+        used = is_peer(peers)
+        return CommunicationResult(message, after["params"], used, used)
 
-    return Protocol(wire_fn, peer_ids, init_fn, communicate_fn)
+    return GossipProtocol(wire_fn, peer_ids, init_fn, communicate_fn)
 
 
 def _lazy_where_needed(peers: Peers) -> Peers:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from p2pjax.engines.neighbor_averaging import dpsgd
-from p2pjax.engines.stepwise import StepwiseInputs, StepwiseState, stepwise
+from p2pjax.engines.averaging_protocol import neighbor_averaging
+from p2pjax.engines.stepwise import GossipInputs, GossipState, gossip
 from p2pjax.exchange import mixing, owner_classes, shared
 from p2pjax.graphs import mixing_matrices
 from p2pjax.selection.d_cliques import clique_graph
@@ -23,16 +23,16 @@ from p2pjax.training.agent_loop import AUTO, map_agents
 from p2pjax.training.learner import Learner, gradient_descent
 from p2pjax.training.samplers import Sampler, take_batch
 from p2pjax.types import (
-    AgentData,
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     Links,
     PyTree,
+    Split,
     Variables,
-    World,
 )
 
 
@@ -61,10 +61,10 @@ def d_cliques(
             f"Need a clique of every agent, [agents], got shape {clique.shape}."
         )
     learner = gradient_descent(task, optimizer)
-    base = stepwise(
+    base = gossip(
         task,
         learner,
-        dpsgd(mixing_matrices.metropolis_hastings),
+        neighbor_averaging(mixing_matrices.metropolis_hastings),
         clique_graph(clique),
         batch_size=batch_size,
         local=local,
@@ -76,13 +76,13 @@ def d_cliques(
     def round_fn(
         key: Key,
         t: Array,
-        inputs: StepwiseInputs,
-        state: StepwiseState,
-        world: World,
-    ) -> tuple[StepwiseState, Info]:
+        inputs: GossipInputs,
+        state: GossipState,
+        data: FederatedData,
+    ) -> tuple[GossipState, Info]:
         params = state.variables.params
         gradient_size = _size(_plan(params, clique, local))
-        state, info = base.round(key, t, inputs, state, world)
+        state, info = base.round(key, t, inputs, state, data)
         steps = jnp.asarray(inputs.num_steps, jnp.float32)
         arrived = jnp.asarray(is_mate, jnp.float32) * steps
         gradients = arrived.sum(1)  # everybody sends as many as it gets
@@ -124,7 +124,7 @@ def mean_gradient_steps(
             step: Array,
             variables: Variables,
             opt_state: PyTree,
-            agents: AgentData,
+            agents: Split,
         ) -> tuple[Variables, PyTree, Array]:
             def gradient_of(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
                 key, (params, stats), examples, size = inputs

@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.engines.pulling import traffic
+from p2pjax.engines.pulling import fetch_info
 from p2pjax.exchange import mixing, shared
-from p2pjax.exchange.shared import message_plan
+from p2pjax.exchange.shared import sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Selection
 from p2pjax.selection.diple import line_search
-from p2pjax.selection.view import a_graph, graph_of_rounds, viewing
+from p2pjax.selection.peer_view import graph_of_rounds, initial_graph, make_peer_view
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
@@ -32,12 +32,12 @@ from p2pjax.training.samplers import whole_set
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
@@ -89,47 +89,51 @@ def diple(
         schedule.check_rewiring(graph, rewire_every)
     choose = line_search() if selection is None else selection
     take = own_steps(learner, batch_size, agent_loop)
-    look = viewing(
+    look = make_peer_view(
         task, equal_weights=False, probe=None, local=local, agent_loop=agent_loop
     )
     extra_steps = 2 * num_iterations
 
-    def init_fn(key: Key, world: World) -> DiPLeState:
+    def init_fn(key: Key, data: FederatedData) -> DiPLeState:
         key_model, key_memory = jax.random.split(key)
-        size = num_agents(world)
+        size = num_agents(data)
         variables = identical_models(key_model, task, size)
-        view = look(a_graph(graph, size), variables, variables.params, world)
+        view = look(initial_graph(graph, size), variables, variables.params, data)
         memory = choose.init(key_memory, view)
         return DiPLeState(variables, jax.vmap(learner.init)(variables), memory)
 
     def plan_fn(
-        rng: np.random.Generator, world: World, num_rounds: int
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> Topology | None:
-        size = num_agents(world)
+        size = num_agents(data)
         return graph_of_rounds(rng, graph, rewire_every, size, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, permitted: Topology | None, state: DiPLeState, world: World
+        key: Key,
+        t: Array,
+        permitted: Topology | None,
+        state: DiPLeState,
+        data: FederatedData,
     ) -> tuple[DiPLeState, Info]:
         key_epoch, key_select, key_steps = jax.random.split(key, 3)
-        sizes = jnp.asarray(world.train.size)
+        sizes = jnp.asarray(data.train.size)
         epoch = samplers.steps_per_epoch(sizes, batch_size)  # [N]
         start = t * (epoch + extra_steps)
         variables, opt_state, loss = take(
-            key_epoch, start, epoch, state.variables, state.opt_state, world.train
+            key_epoch, start, epoch, state.variables, state.opt_state, data.train
         )
         if permitted is None:
-            permitted = tables.everybody(len(sizes))
-        view = look(permitted, variables, state.variables.params, world)
+            permitted = tables.all_others(len(sizes))
+        view = look(permitted, variables, state.variables.params, data)
         peers, pulled, memory = choose.select(key_select, t, state.memory, view)
-        plan = message_plan(variables, local)
+        plan = sharing_plan(variables, local)
 
         def own_loss(variables: Variables) -> Array:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, Array]:
                 variables, examples, size = agent
                 return (), view.loss(variables, whole_set(examples, size))
 
-            agents = (variables, world.train.examples, world.train.size)
+            agents = (variables, data.train.examples, data.train.size)
             return map_agents(one_agent, agent_loop)((), agents)[1]
 
         def one_step(key: Key, number: Array, carry: PyTree) -> PyTree:
@@ -137,7 +141,7 @@ def diple(
             steps = start + epoch + number
             one = jnp.ones_like(epoch)
             variables, opt_state, _ = take(
-                key, steps, one, variables, opt_state, world.train
+                key, steps, one, variables, opt_state, data.train
             )
             return variables, opt_state
 
@@ -146,11 +150,11 @@ def diple(
             (variables, opt_state), best = carry
             variables, opt_state = one_step(keys[0], 2 * number, (variables, opt_state))
             mixed = mixing.mix(
-                shared.message_of(variables),
+                shared.shared_leaves(variables),
                 plan,
-                lambda owner: mixing.best(peers, owner),
+                lambda owner: mixing.fastest_combine(peers, owner),
             )
-            variables = shared.received(variables, mixed)
+            variables = shared.with_shared_leaves(variables, mixed)
             best = _better(best, _Best(variables, own_loss(variables)))
             variables, opt_state = one_step(
                 keys[1], 2 * number + 1, (variables, opt_state)
@@ -163,7 +167,7 @@ def diple(
             0, num_iterations, iterate, ((variables, opt_state), none_yet)
         )
         state = DiPLeState(best.variables, opt_state, memory)
-        info = traffic(loss, peers, pulled, view.model_size, 1 + num_iterations)
+        info = fetch_info(loss, peers, pulled, view.model_size, 1 + num_iterations)
         stop = start + epoch + extra_steps
         examples = [
             samplers.examples_in_steps(steps, sizes, batch_size)

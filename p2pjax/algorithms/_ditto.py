@@ -9,18 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.engines.server import FedAvgState, fedavg
+from p2pjax.engines.server import ServerState, server_rounds
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Extra, Learner, check_strength, proximal
+from p2pjax.training.learner import Learner, StepContext, check_penalty_weight, proximal
 from p2pjax.training.local_training import local_epochs
-from p2pjax.types import Algorithm, Array, Info, Key, PyTree, Variables, World
+from p2pjax.types import Algorithm, Array, FederatedData, Info, Key, PyTree, Variables
 
 
 class DittoState(NamedTuple):
     """FedAvg's state, and the models that agents use themselves."""
 
-    shared: FedAvgState
+    shared: ServerState
     variables: Variables  # leaves [N, ...]; never leave their agent
     opt_state: PyTree  # leaves [N, ...]
 
@@ -51,8 +51,8 @@ def ditto(
       agent_loop: see `agent_loop.map_agents`.
       **options: others of `fedavg`.
     """
-    check_strength(strength)
-    server = fedavg(
+    check_penalty_weight(strength)
+    server = server_rounds(
         task,
         learner,
         batch_size=batch_size,
@@ -63,15 +63,17 @@ def ditto(
     )
     train = local_epochs(learner, batch_size, agent_loop)
 
-    def init_fn(key: Key, world: World) -> DittoState:
-        shared = server.init(key, world)
+    def init_fn(key: Key, data: FederatedData) -> DittoState:
+        shared = server.init(key, data)
         return DittoState(shared, shared.variables, shared.opt_state)
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> PyTree:
-        return server.plan(rng, world, num_rounds)
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> PyTree:
+        return server.plan(rng, data, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, is_chosen: Array, state: DittoState, world: World
+        key: Key, t: Array, is_chosen: Array, state: DittoState, data: FederatedData
     ) -> tuple[DittoState, Info]:
         key_shared, key_own = jax.random.split(key)
         penalty = proximal(strength, server.models(state.shared).params)
@@ -81,10 +83,10 @@ def ditto(
             is_chosen.astype(jnp.int32) * num_epochs,
             state.variables,
             state.opt_state,
-            world.train,
-            Extra(penalty=penalty),
+            data.train,
+            StepContext(penalty=penalty),
         )
-        shared, info = server.round(key_shared, t, is_chosen, state.shared, world)
+        shared, info = server.round(key_shared, t, is_chosen, state.shared, data)
         return DittoState(shared, variables, opt_state), info
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)

@@ -15,27 +15,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.engines.server import check_clients, choices, server_info
+from p2pjax.engines.server import check_clients, chosen_clients, server_info
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.mixing import Combine
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.shared import message_plan, message_size, where_shared
+from p2pjax.exchange.shared import message_size, sharing_plan, where_shared
 from p2pjax.graphs import mixing_matrices, schedule
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, map_agents
 from p2pjax.training.curvature import Curvature
-from p2pjax.training.learner import Extra, Learner, Penalty, check_strength
+from p2pjax.training.learner import Learner, Penalty, StepContext, check_penalty_weight
 from p2pjax.training.local_training import identical_models, local_epochs
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     Key,
     Links,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
@@ -82,20 +82,22 @@ def fedcurv(
       agent_loop: see `agent_loop.map_agents`. With VMAP the gradients of a chunk of
         examples are in memory for all agents at once.
     """
-    check_strength(strength)
+    check_penalty_weight(strength)
     check_clients(num_clients, num_epochs)
     train = _penalised_training(
         learner, curvature, strength, batch_size, num_epochs, local, agent_loop
     )
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> np.ndarray:
-        return choices(rng, world, num_clients, num_rounds)
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> np.ndarray:
+        return chosen_clients(rng, data, num_clients, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, is_chosen: Array, state: FedCurvState, world: World
+        key: Key, t: Array, is_chosen: Array, state: FedCurvState, data: FederatedData
     ) -> tuple[FedCurvState, Info]:
-        state, plan, loss = train(key, t, is_chosen, state, world, mixing.sum_of_others)
-        weight = jnp.where(is_chosen, world.train.size, 0).astype(jnp.float32)
+        state, plan, loss = train(key, t, is_chosen, state, data, mixing.sum_of_others)
+        weight = jnp.where(is_chosen, data.train.size, 0).astype(jnp.float32)
         state = _mixed(state, plan, lambda owner: mixing.by_group_mean(owner, weight))
         parts_up, parts_down = (2, 3) if strength else (1, 1)
         size = message_size(plan)
@@ -128,7 +130,7 @@ def fedcurv_neighbors(
       task: what every agent learns.
       learner: how.
       curvature: `curvature.fisher(task)` or `curvature.hessian(task)`.
-      graph: who receives from whom, see `stepwise.stepwise`.
+      graph: who receives from whom, see `gossip.gossip`.
       strength: of the penalty, 0 or more; 0 computes and sends no curvature.
       batch_size: B.
       num_epochs: passes over one's data in a round.
@@ -137,27 +139,29 @@ def fedcurv_neighbors(
       local: leaves that are not sent, see `exchange`; they are not penalised.
       agent_loop: see `agent_loop.map_agents`.
     """
-    check_strength(strength)
+    check_penalty_weight(strength)
     check_clients(None, num_epochs)
     schedule.check_rewiring(graph, rewire_every)
     train = _penalised_training(
         learner, curvature, strength, batch_size, num_epochs, local, agent_loop
     )
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Topology:
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> Topology:
         graphs, of_round = schedule.graphs_of_rounds(
-            rng, graph, rewire_every, num_agents(world), num_rounds
+            rng, graph, rewire_every, num_agents(data), num_rounds
         )
         return jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], graphs)
 
     def round_fn(
-        key: Key, t: Array, now: Topology, state: FedCurvState, world: World
+        key: Key, t: Array, now: Topology, state: FedCurvState, data: FederatedData
     ) -> tuple[FedCurvState, Info]:
-        everybody = jnp.ones(num_agents(world), bool)
+        everybody = jnp.ones(num_agents(data), bool)
         neighbors = mixing.sum_of_neighbors(now)
-        state, plan, loss = train(key, t, everybody, state, world, neighbors)
+        state, plan, loss = train(key, t, everybody, state, data, neighbors)
         peers = mixing_matrices.uniform_receive(now)
-        state = _mixed(state, plan, lambda owner: mixing.best(peers, owner))
+        state = _mixed(state, plan, lambda owner: mixing.fastest_combine(peers, owner))
         arrived = now.mask.astype(jnp.float32)
         sent = jnp.zeros_like(loss).at[now.neighbor].add(arrived)
         payload = sent * ((2 if strength else 1) * message_size(plan))
@@ -197,7 +201,7 @@ def penalty_of_others(
 # (key, round number, who trains [N], state, world, sum over others)
 #   -> (state with own models, plan of messages, losses [N])
 _Train = Callable[
-    [Key, Array, Array, FedCurvState, World, Combine],
+    [Key, Array, Array, FedCurvState, FederatedData, Combine],
     tuple[FedCurvState, MixPlan, Array],
 ]
 
@@ -214,7 +218,11 @@ def _penalised_training(
     train_epochs = local_epochs(learner, batch_size, agent_loop)
 
     def measured(
-        key: Key, is_chosen: Array, variables: Variables, old: PyTree, world: World
+        key: Key,
+        is_chosen: Array,
+        variables: Variables,
+        old: PyTree,
+        data: FederatedData,
     ) -> PyTree:
         """The chosen agents' curvature at their models; the others' last one."""
 
@@ -223,8 +231,8 @@ def _penalised_training(
             new = curvature(key, variables, examples, jnp.where(is_chosen, size, 0))
             return _where(is_chosen, new, old), ()
 
-        keys = jax.random.split(key, num_agents(world))
-        inputs = (keys, is_chosen, variables, *world.train)
+        keys = jax.random.split(key, num_agents(data))
+        inputs = (keys, is_chosen, variables, *data.train)
         return map_agents(one_agent, agent_loop)(old, inputs)[0]
 
     def train(
@@ -232,32 +240,32 @@ def _penalised_training(
         t: Array,
         is_chosen: Array,
         state: FedCurvState,
-        world: World,
+        data: FederatedData,
         others: Combine,
     ) -> tuple[FedCurvState, MixPlan, Array]:
-        extra, key_train = Extra(), key
+        extra, key_train = StepContext(), key
         if strength:
             key_train, key_measure = jax.random.split(key)
-            plan = message_plan(state.variables._replace(stats={}), local)
+            plan = sharing_plan(state.variables._replace(stats={}), local)
             penalty = penalty_of_others(
                 strength, state.sent, state.curvature, plan, others
             )
-            extra = Extra(penalty=penalty)
+            extra = StepContext(penalty=penalty)
         variables, opt_state, loss = train_epochs(
             key_train,
             t * num_epochs,
             is_chosen.astype(jnp.int32) * num_epochs,
             state.variables,
             state.opt_state,
-            world.train,
+            data.train,
             extra,
         )
         bends = state.curvature
         if strength:
-            bends = measured(key_measure, is_chosen, variables, bends, world)
+            bends = measured(key_measure, is_chosen, variables, bends, data)
         sent = jax.vmap(_where)(is_chosen, variables.params, state.sent)
         state = FedCurvState(variables, opt_state, sent, bends)
-        return state, message_plan(variables, local), loss
+        return state, sharing_plan(variables, local), loss
 
     return train
 
@@ -265,13 +273,13 @@ def _penalised_training(
 def _mixed(
     state: FedCurvState, plan: MixPlan, combine: Callable[..., Combine]
 ) -> FedCurvState:
-    message = mixing.mix(shared.message_of(state.variables), plan, combine)
-    return state._replace(variables=shared.received(state.variables, message))
+    message = mixing.mix(shared.shared_leaves(state.variables), plan, combine)
+    return state._replace(variables=shared.with_shared_leaves(state.variables, message))
 
 
-def _init(task: Task, learner: Learner) -> Callable[[Key, World], FedCurvState]:
-    def init_fn(key: Key, world: World) -> FedCurvState:
-        variables = identical_models(key, task, num_agents(world))
+def _init(task: Task, learner: Learner) -> Callable[[Key, FederatedData], FedCurvState]:
+    def init_fn(key: Key, data: FederatedData) -> FedCurvState:
+        variables = identical_models(key, task, num_agents(data))
         zeros = jax.tree.map(jnp.zeros_like, variables.params)
         opt_state = jax.vmap(learner.init)(variables)
         return FedCurvState(variables, opt_state, variables.params, zeros)

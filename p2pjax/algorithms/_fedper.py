@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.server import server_rounds
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
@@ -35,4 +35,4 @@ def fedper(
                 f"Need personal layers among {', '.join(paths)}, got '{pattern}', "
                 "which matches none."
             )
-    return fedavg(task, learner, local=tuple(personal), **options)
+    return server_rounds(task, learner, local=tuple(personal), **options)

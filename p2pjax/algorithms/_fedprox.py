@@ -6,9 +6,9 @@ Li et al. (2020), "Federated optimization in heterogeneous networks".
 from functools import partial
 from typing import Any
 
-from p2pjax.engines.server import fedavg
+from p2pjax.engines.server import server_rounds
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Learner, check_strength, proximal
+from p2pjax.training.learner import Learner, check_penalty_weight, proximal
 from p2pjax.types import Algorithm
 
 
@@ -23,5 +23,5 @@ def fedprox(
       strength: mu, 0 or more.
       **options: those of `fedavg`.
     """
-    check_strength(strength)
-    return fedavg(task, learner, penalty=partial(proximal, strength), **options)
+    check_penalty_weight(strength)
+    return server_rounds(task, learner, penalty=partial(proximal, strength), **options)

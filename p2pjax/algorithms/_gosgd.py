@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.engines.stepwise import Exchange, Protocol, Sent
+from p2pjax.engines.stepwise import CommunicationResult, ExchangeFn, GossipProtocol
 from p2pjax.exchange.push_sum import WEIGHT_FLOOR, push_sum_step
 from p2pjax.graphs import topology
 from p2pjax.graphs.topology import Topology
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 
-class Wires(NamedTuple):
+class TwoSidedGraph(NamedTuple):
     """A graph seen from both ends; `[G, ...]` for a sequence of graphs."""
 
     graph: Topology  # [N, D]: whom everybody receives from
@@ -25,7 +25,9 @@ class Wires(NamedTuple):
     has_receiver: Array  # [N, L]: the lists, in increasing order, are of these lengths
 
 
-def gosgd(probability: float = 0.1, *, per_edge: bool = False) -> Protocol:
+def gosgd_protocol(
+    probability: float = 0.1, *, per_edge: bool = False
+) -> GossipProtocol:
     """After each step an agent may send to all its receivers in increasing order.
 
     Before each send it halves its weight and attaches the halved value; a receiver
@@ -47,12 +49,12 @@ def gosgd(probability: float = 0.1, *, per_edge: bool = False) -> Protocol:
 
     def communicate_fn(
         key: Key,
-        wires: Wires,
+        wires: TwoSidedGraph,
         before: PyTree,
         after: PyTree,
         weight: Array,
-        exchange: Exchange,
-    ) -> Sent:
+        exchange: ExchangeFn,
+    ) -> CommunicationResult:
         del before
         size, longest = wires.has_receiver.shape
         draws = jax.random.bernoulli(
@@ -63,14 +65,17 @@ def gosgd(probability: float = 0.1, *, per_edge: bool = False) -> Protocol:
         message = exchange(after, after, means)
         weight = jnp.maximum(weight / weight.sum(), WEIGHT_FLOOR)
         arrives = wires.graph.mask & sends[wires.graph.neighbor, wires.place]
-        return Sent(message, weight, arrives, arrives)
+        return CommunicationResult(message, weight, arrives, arrives)
 
-    return Protocol(
-        wire, lambda wires: jnp.asarray(wires.graph.neighbor), init_fn, communicate_fn
+    return GossipProtocol(
+        prepare_graph,
+        lambda wires: jnp.asarray(wires.graph.neighbor),
+        init_fn,
+        communicate_fn,
     )
 
 
-def wire(graphs: Topology) -> Wires:
+def prepare_graph(graphs: Topology) -> TwoSidedGraph:
     """Both ends of a sequence of graphs `[G, N, D]`, on the host."""
     lists = topology.receivers(graphs)  # [G, N, L]
     place = np.zeros(graphs.mask.shape, np.int32)
@@ -80,10 +85,10 @@ def wire(graphs: Topology) -> Wires:
         receiver, slot = np.nonzero(graph.mask)
         is_place = out.neighbor[graph.neighbor[receiver, slot]] == receiver[:, None]
         place[number, receiver, slot] = is_place.argmax(1)
-    return Wires(graphs, place, lists.mask)
+    return TwoSidedGraph(graphs, place, lists.mask)
 
 
-def halving(wires: Wires, sends: Array) -> Peers:
+def halving(wires: TwoSidedGraph, sends: Array) -> Peers:
     """The column-stochastic matrix of all halvings of one step.
 
     The q-th receiver of an agent gets 2^-q, the agent keeps what the last one got.

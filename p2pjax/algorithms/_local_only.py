@@ -16,11 +16,11 @@ from p2pjax.training.local_training import identical_models, local_epochs
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     Key,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
@@ -51,29 +51,31 @@ def local_only(
     """
     train = local_epochs(learner, batch_size, agent_loop)
 
-    def init_fn(key: Key, world: World) -> LocalOnlyState:
-        variables = identical_models(key, task, num_agents(world))
+    def init_fn(key: Key, data: FederatedData) -> LocalOnlyState:
+        variables = identical_models(key, task, num_agents(data))
         return LocalOnlyState(variables, jax.vmap(learner.init)(variables))
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> tuple[()]:
-        del rng, world, num_rounds
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> tuple[()]:
+        del rng, data, num_rounds
         return ()
 
     def round_fn(
-        key: Key, t: Array, inputs: PyTree, state: LocalOnlyState, world: World
+        key: Key, t: Array, inputs: PyTree, state: LocalOnlyState, data: FederatedData
     ) -> tuple[LocalOnlyState, Info]:
         del inputs
-        epochs = jnp.full(num_agents(world), num_epochs, jnp.int32)
+        epochs = jnp.full(num_agents(data), num_epochs, jnp.int32)
         variables, opt_state, loss = train(
             key,
             t * num_epochs,
             epochs,
             state.variables,
             state.opt_state,
-            world.train,
+            data.train,
         )
-        none = jnp.zeros(num_agents(world), jnp.float32)
-        examples = world.train.size.astype(jnp.float32)
+        none = jnp.zeros(num_agents(data), jnp.float32)
+        examples = data.train.size.astype(jnp.float32)
         info = Info(loss, none, none, none, examples=examples)
         return LocalOnlyState(variables, opt_state), info
 

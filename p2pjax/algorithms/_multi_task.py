@@ -20,23 +20,23 @@ import jax.numpy as jnp
 
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.task_groups import Group, joined
-from p2pjax.asynchronous.wave_loops import Agent, Awake
+from p2pjax.asynchronous.wave_executor import Agent, WakeFn
 from p2pjax.engines.asynchrony import asynchronous
 from p2pjax.graphs.topology import Graphs
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.local_training import take_steps
 from p2pjax.training.samplers import shuffled_epochs, steps_per_epoch
 from p2pjax.types import (
-    AgentData,
     Algorithm,
     Array,
+    FederatedData,
     InputError,
     Key,
     PyTree,
+    Split,
     Variables,
-    World,
     num_agents,
 )
 
@@ -62,7 +62,7 @@ def multi_task(
       groups: who has which task (`task_groups.groups`); parameters are the dicts
         `encoder`, of the same shapes in all tasks, and `head`. Agents merge heads
         within a group only, so two data sets of one group are one task to them.
-      learner: of a task; its optimizer has to be made `by_part`.
+      learner: of a task; its optimizer has to be made `per_module_state`.
       graph: who receives from whom, see `asynchronous`; `generators.clustered` has one
         sender of another task for everybody.
       batch_size: examples of a mini-batch.
@@ -76,10 +76,10 @@ def multi_task(
     learners = [learner(group.task) for group in groups]
     _check_encoders(groups)
 
-    def init_fn(key: Key, world: World) -> Agent:
-        if num_agents(world) != groups[-1].stop:
+    def init_fn(key: Key, data: FederatedData) -> Agent:
+        if num_agents(data) != groups[-1].stop:
             raise InputError(
-                f"Need data of {groups[-1].stop} agents, got {num_agents(world)}."
+                f"Need data of {groups[-1].stop} agents, got {num_agents(data)}."
             )
         keys = jax.random.split(key, len(groups))
         models = [group.task.init(k) for group, k in zip(groups, keys, strict=True)]
@@ -103,12 +103,12 @@ def multi_task(
         num_epochs = jnp.zeros(groups[-1].stop, jnp.int32)
         return Agent(Variables(params, {}), opt_state, num_epochs)
 
-    def awake_of(learner: Learner) -> Awake:
+    def awake_of(learner: Learner) -> WakeFn:
         def awake_fn(
             key: Key,
             agent: Agent,
-            train: AgentData,
-            valid: AgentData,
+            train: Split,
+            valid: Split,
             is_partial: Array,
         ) -> tuple[Agent, Array]:
             del valid
@@ -121,7 +121,7 @@ def multi_task(
                 key,
                 train.examples,
                 train.size,
-                Extra(frozen={ENCODER: is_partial} if encoder_freeze else None),
+                StepContext(frozen={ENCODER: is_partial} if encoder_freeze else None),
                 (variables, opt_state),
                 num_epochs * num_steps,
                 num_steps,

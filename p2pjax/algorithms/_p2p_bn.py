@@ -13,16 +13,24 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.asynchronous.events import Timing
-from p2pjax.asynchronous.wave_loops import Agent
+from p2pjax.asynchronous.wave_executor import Agent
 from p2pjax.engines.asynchrony import asynchronous
 from p2pjax.exchange import shared
 from p2pjax.graphs.topology import Graphs
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.local_training import identical_models, take_steps
 from p2pjax.training.samplers import shuffled_epochs, steps_per_epoch, whole_set
-from p2pjax.types import AgentData, Algorithm, Array, Key, Variables, World, num_agents
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    FederatedData,
+    Key,
+    Split,
+    Variables,
+    num_agents,
+)
 
 MOMENTUM, MOMENTUM_GROWTH, MAX_MOMENTUM = 0.9, 1.01, 0.99
 
@@ -54,7 +62,7 @@ def p2p_bn(
 
     Args:
       task: what every agent learns.
-      learner: how; with fine-tuning, its optimizer has to be made `by_part`.
+      learner: how; with fine-tuning, its optimizer has to be made `per_module_state`.
       graph: who receives from whom, see `asynchronous`.
       batch_size: examples of a mini-batch.
       rewire_every: network epochs after which the next graph comes.
@@ -69,8 +77,8 @@ def p2p_bn(
       agent_loop: see `asynchronous`.
     """
 
-    def init_fn(key: Key, world: World) -> Agent:
-        size = num_agents(world)
+    def init_fn(key: Key, data: FederatedData) -> Agent:
+        size = num_agents(data)
         variables = identical_models(key, task, size)
         opt_state = jax.vmap(learner.init)(variables)
         progress = Progress(jnp.zeros(size, bool), jnp.zeros(size, jnp.int32))
@@ -78,7 +86,7 @@ def p2p_bn(
         return Agent(variables, opt_state, (progress, rates))
 
     def awake_fn(
-        key: Key, agent: Agent, train: AgentData, valid: AgentData, is_partial: Array
+        key: Key, agent: Agent, train: Split, valid: Split, is_partial: Array
     ) -> tuple[Agent, Array]:
         del is_partial
         variables, opt_state, (progress, own_rate) = agent
@@ -99,7 +107,7 @@ def p2p_bn(
             key,
             train.examples,
             train.size,
-            Extra(None if rate is None else own_rate, frozen),
+            StepContext(None if rate is None else own_rate, frozen),
             (variables, opt_state),
             progress.num_epochs * num_steps,
             num_steps,
@@ -115,7 +123,7 @@ def p2p_bn(
         memory = (Progress(is_frozen, num_epochs), own_rate)
         return Agent(variables, opt_state, memory), loss
 
-    def accuracy(variables: Variables, data: AgentData) -> Array:
+    def accuracy(variables: Variables, data: Split) -> Array:
         total, weight = task.evaluate(variables, whole_set(data.examples, data.size))[
             "accuracy"
         ]

@@ -14,23 +14,23 @@ import numpy as np
 
 from p2pjax.exchange import mixing
 from p2pjax.graphs.topology import Topology
-from p2pjax.partial.averaging import Averaging, traffic, warn_if_split
+from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
 from p2pjax.partial.drift import squared_distance, updated
-from p2pjax.partial.sharing import Sharing, initial_variables
+from p2pjax.partial.sharing import SharingPlan, initial_variables
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.local_training import local_training
 from p2pjax.training.samplers import Sampler, num_drawn
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
@@ -47,7 +47,7 @@ def partial_averaging(
     task: Task,
     learner: Learner,
     sampler: Sampler,
-    sharing: Sharing,
+    sharing: SharingPlan,
     averaging: Averaging,
     *,
     average_every: int = 1,
@@ -87,10 +87,10 @@ def partial_averaging(
             f"Need a rate for each of {num_members} agents, got {np.shape(rate)}."
         )
     train = local_training(learner, sampler, 1, agent_loop)
-    extra = Extra(None if rate is None else jnp.asarray(rate))
+    extra = StepContext(None if rate is None else jnp.asarray(rate))
 
-    def init_fn(key: Key, world: World) -> PartialAveragingState:
-        size = num_agents(world)
+    def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
+        size = num_agents(data)
         if size != num_members:
             raise InputError(
                 f"Need as many agents in the data as in the scheme, got {size} and "
@@ -101,18 +101,24 @@ def partial_averaging(
         opt_state = jax.vmap(learner.init)(variables)
         return PartialAveragingState(variables, opt_state, reference)
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> PyTree:
-        del world
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> PyTree:
+        del data
         inputs = averaging.plan(rng, num_rounds)
         if isinstance(inputs, Topology):
             warn_if_split(inputs, sharing.plan)
         return inputs
 
     def round_fn(
-        key: Key, t: Array, inputs: PyTree, state: PartialAveragingState, world: World
+        key: Key,
+        t: Array,
+        inputs: PyTree,
+        state: PartialAveragingState,
+        data: FederatedData,
     ) -> tuple[PartialAveragingState, Info]:
         variables, opt_state, loss = train(
-            key, t, state.variables, state.opt_state, world.train, extra
+            key, t, state.variables, state.opt_state, data.train, extra
         )
 
         def average(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
@@ -130,7 +136,11 @@ def partial_averaging(
                     sharing.plan,
                     lambda owner: jnp.any(averaging.links(used, owner), axis=1),
                 )
-            return params, reference, *traffic(averaging, used, sharing.plan)
+            return (
+                params,
+                reference,
+                *messages_and_payload(averaging, used, sharing.plan),
+            )
 
         def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
             none = jnp.zeros(num_members, jnp.float32)
@@ -146,7 +156,7 @@ def partial_averaging(
             )
         variables = variables._replace(params=params)
         state = PartialAveragingState(variables, opt_state, reference)
-        examples = num_drawn(sampler, t, world.train.size)
+        examples = num_drawn(sampler, t, data.train.size)
         # Every exchange goes both ways.
         return state, Info(loss, sent, sent, payload, examples=examples)
 

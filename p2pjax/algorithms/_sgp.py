@@ -9,22 +9,24 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.engines.stepwise import (
-    Exchange,
-    Protocol,
-    Sent,
-    Weigh,
+    CommunicationResult,
+    ExchangeFn,
+    GossipProtocol,
+    MixingWeights,
     peer_ids,
-    wire_peers,
+    prepare_weights,
 )
-from p2pjax.exchange.mixing import others
+from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.push_sum import push_sum_step
 from p2pjax.graphs import mixing_matrices
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 
-def sgp(
-    weigh: Weigh = mixing_matrices.uniform_send, *, loss_probability: float = 0.0
-) -> Protocol:
+def sgp_protocol(
+    weigh: MixingWeights = mixing_matrices.uniform_send,
+    *,
+    loss_probability: float = 0.0,
+) -> GossipProtocol:
     """`x <- A (x + update(z))`, `w <- A w`, `z = x / w`.
 
     The state holds the de-biased models z, which are trained and evaluated, and the
@@ -50,9 +52,9 @@ def sgp(
         before: PyTree,
         after: PyTree,
         weight: Array,
-        exchange: Exchange,
-    ) -> Sent:
-        sent = arrived = others(peers)
+        exchange: ExchangeFn,
+    ) -> CommunicationResult:
+        sent = arrived = is_peer(peers)
         arriving = peers
         if loss_probability:
             is_lost = sent & jax.random.bernoulli(key, loss_probability, sent.shape)
@@ -66,10 +68,10 @@ def sgp(
         params = jax.tree.map(biased, before["params"], after["params"])
         means, weight = push_sum_step(arriving, weight)
         message = exchange({**after, "params": params}, after, means)
-        return Sent(message, weight, sent, arrived)
+        return CommunicationResult(message, weight, sent, arrived)
 
-    return Protocol(
-        wire_peers(weigh), peer_ids, init_fn, communicate_fn, lambda weight: weight
+    return GossipProtocol(
+        prepare_weights(weigh), peer_ids, init_fn, communicate_fn, lambda weight: weight
     )
 
 

@@ -24,18 +24,18 @@ from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task
 from p2pjax.training import free_energy, samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
-from p2pjax.training.learner import Extra
+from p2pjax.training.learner import StepContext
 from p2pjax.training.local_training import take_steps
 from p2pjax.training.samplers import max_size
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
@@ -115,8 +115,8 @@ def virtual(
     if not 0 < prior_deviation < float("inf"):
         raise InputError(f"Need a positive prior deviation, got {prior_deviation}.")
 
-    def init_fn(key: Key, world: World) -> VirtualState:
-        size = num_agents(world)
+    def init_fn(key: Key, data: FederatedData) -> VirtualState:
+        size = num_agents(data)
         if prior_mode.in_factors and size < 2:
             raise InputError(
                 "Need two agents or more to split the prior among the others' factors, "
@@ -129,19 +129,21 @@ def virtual(
         server = jax.tree.map(lambda leaf: leaf[:1], server)
         return VirtualState(gaussian.power(prior, share), clients, server)
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> np.ndarray:
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> np.ndarray:
         """Who is refined, `[R, N]`."""
         del rng
-        size = num_agents(world)
+        size = num_agents(data)
         if synchronous:
             return np.ones((num_rounds, size), bool)
         return np.arange(num_rounds)[:, None] % size == np.arange(size)
 
     def round_fn(
-        key: Key, t: Array, is_refined: Array, state: VirtualState, world: World
+        key: Key, t: Array, is_refined: Array, state: VirtualState, data: FederatedData
     ) -> tuple[VirtualState, Info]:
         del t
-        size = num_agents(world)
+        size = num_agents(data)
         step = damping or (1 / size if synchronous else 1.0)
         prior = gaussian.centered(prior_deviation, state.server.mean)  # [1, ...]
         cavity = _sum_of_factors(state.factors, 1 - jnp.eye(size))
@@ -149,7 +151,7 @@ def virtual(
             cavity = _times(cavity, prior)
         in_target = prior_mode.in_target and not prior_mode.in_product
         target = _times(cavity, prior) if in_target else cavity
-        sampler = samplers.shuffled_epochs(batch_size, max_size(world))
+        sampler = samplers.shuffled_epochs(batch_size, max_size(data))
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
             old_factor, old_client = carry
@@ -172,7 +174,7 @@ def virtual(
                 key,
                 examples,
                 num_examples,
-                Extra(),
+                StepContext(),
                 (variables, learner.init(variables)),
                 jnp.int32(0),
                 jnp.where(is_refined, num_steps, 0),
@@ -191,8 +193,8 @@ def virtual(
             (state.factors, state.clients),
             (
                 keys,
-                world.train.examples,
-                world.train.size,
+                data.train.examples,
+                data.train.size,
                 is_refined,
                 rows,
                 cavity,
@@ -328,7 +330,9 @@ def _divergence(q: Gaussian, target: Gaussian, prior_deviation: float) -> Array:
     """Of the shared weights from their target and the private ones from the prior."""
     server, client = _parts(q)
     prior = gaussian.centered(prior_deviation, client.mean)
-    return gaussian.divergence(server, target) + gaussian.divergence(client, prior)
+    return gaussian.kl_divergence(server, target) + gaussian.kl_divergence(
+        client, prior
+    )
 
 
 def _where(condition: Array, new: PyTree, old: PyTree) -> PyTree:

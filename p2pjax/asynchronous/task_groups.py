@@ -24,7 +24,7 @@ import numpy as np
 
 from p2pjax.datasets.stacking import over_splits
 from p2pjax.tasks.task import Task
-from p2pjax.types import AgentData, Array, InputError, PyTree, World, num_agents
+from p2pjax.types import Array, FederatedData, InputError, PyTree, Split, num_agents
 
 COMMON, OWN = 0, 1  # groups of leaves, see `leaf_groups`
 
@@ -70,7 +70,7 @@ def joined(
 
     Args:
       trees: dicts with the same names, such as parameters or the optimizer states of
-        `learner.by_part`; leaves `[N_q, ...]`.
+        `learner.per_module_state`; leaves `[N_q, ...]`.
       common: names of what is the same in all tasks.
     """
 
@@ -83,16 +83,16 @@ def joined(
     return {name: join(name) for name in trees[0]}
 
 
-def joined_world(worlds: Sequence[World]) -> World:
+def joined_world(worlds: Sequence[FederatedData]) -> FederatedData:
     """The world of all tasks' agents; clusters are the tasks."""
 
-    def join(*splits: AgentData) -> AgentData:
+    def join(*splits: Split) -> Split:
         examples: Any = PerTask(tuple(split.examples for split in splits))
-        return AgentData(
+        return Split(
             examples, np.concatenate([np.asarray(split.size) for split in splits])
         )
 
-    sizes = [num_agents(world) for world in worlds]
+    sizes = [num_agents(data) for data in worlds]
     cluster = np.repeat(np.arange(len(worlds), dtype=np.int32), sizes)
     return over_splits(join, worlds, cluster)
 

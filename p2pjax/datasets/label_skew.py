@@ -1,7 +1,7 @@
 """Splits by label: which rows of a data set every agent gets.
 
 Those of Sajina (2025) and Dirichlet shares (Hsu et al. 2019). Each returns row
-numbers per agent, for `partition.world_of`; nobody shares a row.
+numbers per agent, for `partition.federated_data`; nobody shares a row.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def pathological(
     return [np.concatenate([shards[shard] for shard in own]) for own in order]
 
 
-def practical(
+def dominant_classes(
     y: np.ndarray,
     rng: np.random.Generator,
     num_agents: int,
@@ -78,7 +78,7 @@ def practical(
     return [np.concatenate(parts) for parts in rows]
 
 
-def of_clusters(
+def clustered_classes(
     y: np.ndarray,
     rng: np.random.Generator,
     num_agents: int,

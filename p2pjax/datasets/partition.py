@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from p2pjax.datasets.stacking import Examples, stack_agents
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.types import FederatedData, InputError, Split
 
 
 def by_user(
@@ -15,7 +15,7 @@ def by_user(
     num_agents: int,
     train_size: int,
     test_size: int,
-) -> World:
+) -> FederatedData:
     """One user per agent: the users with most examples, all cut to the same size.
 
     Users are sorted by their number of examples (ties in the order of their ids), each
@@ -53,17 +53,17 @@ def by_user(
             )
         train.append(to_train[:train_size])
         test.append(to_test[:test_size])
-    return world_of(examples, train, test)
+    return federated_data(examples, train, test)
 
 
-def share_of_users(
+def sample_users(
     examples: Examples,
     rng: np.random.Generator,
     *,
     num_agents: int,
     test_share: float,
     min_size: int = 2,
-) -> World:
+) -> FederatedData:
     """One user per agent, drawn from those with enough examples, each with all it has.
 
     Agents are in the order of the users' ids. A user's examples are shuffled and the
@@ -95,10 +95,10 @@ def share_of_users(
         num_test = min(max(1, round(len(own) * test_share)), len(own) - 1)
         test.append(own[:num_test])
         train.append(own[num_test:])
-    return world_of(examples, train, test)
+    return federated_data(examples, train, test)
 
 
-def dealt(
+def assign_random_users(
     examples: Examples, rng: np.random.Generator, *, num_users: int, size: int
 ) -> Examples:
     """Examples drawn at random and dealt to users who have nothing else in common."""
@@ -123,12 +123,12 @@ def _split_note(examples: Examples, num_train: int) -> str:
     )
 
 
-def world_of(
+def federated_data(
     examples: Examples,
     train: list[np.ndarray],
     test: list[np.ndarray],
     cluster: np.ndarray | None = None,
-) -> World:
+) -> FederatedData:
     """The world in which agent n trains on rows `train[n]` and is tested on `test[n]`.
 
     Agents may have different numbers of rows. No rows are held out for validation.
@@ -144,7 +144,7 @@ def world_of(
     empty = np.zeros(0, int)
     if cluster is None:
         cluster = np.zeros(len(train), np.int32)
-    return World(
+    return FederatedData(
         train=stack_agents([take(rows) for rows in train]),
         valid=stack_agents([take(empty) for _ in train]),
         test=stack_agents([take(rows) for rows in test]),
@@ -152,14 +152,14 @@ def world_of(
     )
 
 
-def in_blocks(
+def iid_blocks(
     examples: Examples,
     rng: np.random.Generator,
     *,
     num_agents: int,
     train_size: int,
     test_size: int,
-) -> World:
+) -> FederatedData:
     """Disjoint consecutive blocks of the shuffled training examples, one test set.
 
     Users play no role. All agents are tested on the same examples: the first of the
@@ -177,67 +177,67 @@ def in_blocks(
             "the sizes or the number of agents."
         )
     blocks = list(train.reshape(num_agents, train_size))
-    return world_of(examples, blocks, [test] * num_agents)
+    return federated_data(examples, blocks, [test] * num_agents)
 
 
-def relabel(world: World, tables: np.ndarray) -> World:
+def relabel(data: FederatedData, tables: np.ndarray) -> FederatedData:
     """Every agent's label y becomes `tables[n, y]`, in training and in tests.
 
     Agents with the same table are one cluster.
     """
     tables = np.asarray(tables, np.int32)  # [N, k]
 
-    def changed(split: AgentData) -> AgentData:
+    def changed(split: Split) -> Split:
         y = np.take_along_axis(tables, np.asarray(split.examples["y"]), axis=1)
         return split._replace(examples={**split.examples, "y": y})
 
-    return _every_split(changed, world, _numbered(tables))
+    return _every_split(changed, data, _numbered(tables))
 
 
-def rotate(world: World, quarter_turns: np.ndarray) -> World:
+def rotate(data: FederatedData, quarter_turns: np.ndarray) -> FederatedData:
     """Turns the images of agent n by `quarter_turns[n]` times 90 degrees to the left.
 
     Agents with the same turn are one cluster.
     """
     turns = np.asarray(quarter_turns) % 4  # [N]
 
-    def changed(split: AgentData) -> AgentData:
+    def changed(split: Split) -> Split:
         x = np.asarray(split.examples["x"])  # [N, M, height, width, ...]
         if x.ndim < 4 or x.shape[2] != x.shape[3]:
             raise InputError(f"Need square images to rotate, got {x.shape[2:]}.")
         turned = [np.rot90(own, k, (1, 2)) for own, k in zip(x, turns, strict=True)]
         return split._replace(examples={**split.examples, "x": np.stack(turned)})
 
-    return _every_split(changed, world, _numbered(turns[:, None]))
+    return _every_split(changed, data, _numbered(turns[:, None]))
 
 
-def permute_features(world: World, orders: np.ndarray) -> World:
+def permute_features(data: FederatedData, orders: np.ndarray) -> FederatedData:
     """Input i of agent n becomes its input `orders[n, i]`: pixels change places.
 
     Examples keep their shape. Agents with the same order are one cluster.
     """
     orders = np.asarray(orders)  # [N, inputs]
-    shape = np.shape(world.train.examples["x"])[2:]
+    shape = np.shape(data.train.examples["x"])[2:]
     if orders.shape[1:] != (np.prod(shape, dtype=int),):
         raise InputError(
             f"Need an order of the {np.prod(shape, dtype=int)} inputs for every agent, "
             f"got {list(orders.shape)}."
         )
 
-    def changed(split: AgentData) -> AgentData:
+    def changed(split: Split) -> Split:
         x = np.asarray(split.examples["x"])
         flat = x.reshape(*x.shape[:2], orders.shape[1])  # [N, M, inputs]
         x = np.take_along_axis(flat, orders[:, None], axis=2).reshape(x.shape)
         return split._replace(examples={**split.examples, "x": x})
 
-    return _every_split(changed, world, _numbered(orders))
+    return _every_split(changed, data, _numbered(orders))
 
 
 def _every_split(
-    changed: Callable[[AgentData], AgentData], world: World, cluster: np.ndarray
-) -> World:
-    return World(
-        changed(world.train), changed(world.valid), changed(world.test), cluster
+    changed: Callable[[Split], Split], data: FederatedData, cluster: np.ndarray
+) -> FederatedData:
+    return FederatedData(
+        changed(data.train), changed(data.valid), changed(data.test), cluster
     )
 
 
@@ -248,7 +248,7 @@ def _numbered(rows: np.ndarray) -> np.ndarray:
     return np.asarray([first.setdefault(key, len(first)) for key in keys], np.int32)
 
 
-def hold_out(world: World, share: float) -> World:
+def hold_out(data: FederatedData, share: float) -> FederatedData:
     """Moves a share of every agent's training examples to its validation set.
 
     The last ones of every class, rounded: shuffle beforehand, as the splits do. An
@@ -257,7 +257,7 @@ def hold_out(world: World, share: float) -> World:
     if not 0 < share < 1:
         raise InputError(f"Need a share above 0 and below 1 to hold out, got {share}.")
     kept, held = [], []
-    for n, size in enumerate(np.asarray(world.train.size)):
+    for n, size in enumerate(np.asarray(data.train.size)):
         if size < 2:
             raise InputError(
                 f"Need two training examples or more to hold some out, got {size} of "
@@ -265,7 +265,7 @@ def hold_out(world: World, share: float) -> World:
             )
         own = {
             name: np.asarray(leaf)[n, :size]
-            for name, leaf in world.train.examples.items()
+            for name, leaf in data.train.examples.items()
         }
         is_held = np.zeros(size, bool)
         for label in np.unique(own["y"]):
@@ -275,17 +275,19 @@ def hold_out(world: World, share: float) -> World:
             is_held = np.arange(size) == size - 1
         kept.append({name: leaf[~is_held] for name, leaf in own.items()})
         held.append({name: leaf[is_held] for name, leaf in own.items()})
-    return world._replace(train=stack_agents(kept), valid=stack_agents(held))
+    return data._replace(train=stack_agents(kept), valid=stack_agents(held))
 
 
-def shortened(world: World, train_size: int, *, proportional: bool = False) -> World:
+def subsample_train(
+    data: FederatedData, train_size: int, *, proportional: bool = False
+) -> FederatedData:
     """Fewer training examples of every agent, the first ones: shuffle beforehand.
 
     As in Sajina (2025) as many of every class that the agent has, so a little less than
     `train_size` where that is no multiple of its classes, or where it has fewer.
 
     Args:
-      world: whose validation and test sets stay as they are.
+      data: whose validation and test sets stay as they are.
       train_size: examples of an agent.
       proportional: keep the first ones of all, whatever their classes, so that classes
         keep about their shares.
@@ -293,10 +295,10 @@ def shortened(world: World, train_size: int, *, proportional: bool = False) -> W
     if train_size < 1:
         raise InputError(f"Need one training example or more, got {train_size}.")
     kept = []
-    for n, size in enumerate(np.asarray(world.train.size)):
+    for n, size in enumerate(np.asarray(data.train.size)):
         own = {
             name: np.asarray(leaf)[n, :size]
-            for name, leaf in world.train.examples.items()
+            for name, leaf in data.train.examples.items()
         }
         classes, label = np.unique(own["y"], return_inverse=True)
         if proportional:
@@ -310,4 +312,4 @@ def shortened(world: World, train_size: int, *, proportional: bool = False) -> W
                 f"agent {n}, got a size of {train_size}: raise it."
             )
         kept.append({name: leaf[is_kept] for name, leaf in own.items()})
-    return world._replace(train=stack_agents(kept))
+    return data._replace(train=stack_agents(kept))

@@ -1,7 +1,7 @@
 """Examples of all agents in one padded stack.
 
-Host side: `Examples`, flat arrays as a loader returns them. Device side: `AgentData`
-and `World`, stacked over agents; padding never contributes to anything.
+Host side: `Examples`, flat arrays as a loader returns them. Device side: `Split`
+and `FederatedData`, stacked over agents; padding never contributes to anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.types import AgentData, Array, World
+from p2pjax.types import Array, FederatedData, Split
 
 
 class Examples(NamedTuple):
@@ -23,7 +23,7 @@ class Examples(NamedTuple):
     is_test: np.ndarray | None = None  # [E] bool where the source has an own split
 
 
-def stack_agents(agents: list[dict[str, np.ndarray]]) -> AgentData:
+def stack_agents(agents: list[dict[str, np.ndarray]]) -> Split:
     """Pads every agent's examples (leaves `[M_n, ...]`) to the longest and stacks."""
     sizes = [len(next(iter(examples.values()))) for examples in agents]
     longest = max(sizes)
@@ -36,10 +36,10 @@ def stack_agents(agents: list[dict[str, np.ndarray]]) -> AgentData:
         name: np.stack([pad(examples[name]) for examples in agents])
         for name in agents[0]
     }
-    return AgentData(stacked, np.asarray(sizes, np.int32))
+    return Split(stacked, np.asarray(sizes, np.int32))
 
 
-def widened(split: AgentData, num_examples: int) -> AgentData:
+def pad_split(split: Split, num_examples: int) -> Split:
     """The same examples with more padding, so that worlds can have equal shapes."""
 
     def pad(leaf: Array) -> np.ndarray:
@@ -47,10 +47,10 @@ def widened(split: AgentData, num_examples: int) -> AgentData:
         return np.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2))
 
     examples = {name: pad(leaf) for name, leaf in split.examples.items()}
-    return AgentData(examples, split.size)
+    return Split(examples, split.size)
 
 
-def label_histograms(split: AgentData, num_classes: int) -> Array:
+def label_histograms(split: Split, num_classes: int) -> Array:
     """How often every agent has each label, `[N, num_classes]`."""
     labels = jnp.asarray(split.examples["y"])  # [N, M]
     is_real = jnp.arange(labels.shape[1])[None] < jnp.asarray(split.size)[:, None]
@@ -60,26 +60,28 @@ def label_histograms(split: AgentData, num_classes: int) -> Array:
     return none.at[rows, labels].add(1, mode="drop")
 
 
-def same_widths(worlds: Sequence[World]) -> list[World]:
+def pad_to_same_size(worlds: Sequence[FederatedData]) -> list[FederatedData]:
     """The same worlds with so much padding that their shapes are equal."""
 
-    def pad(splits: Sequence[AgentData]) -> list[AgentData]:
+    def pad(splits: Sequence[Split]) -> list[Split]:
         longest = max(next(iter(s.examples.values())).shape[1] for s in splits)
-        return [widened(split, longest) for split in splits]
+        return [pad_split(split, longest) for split in splits]
 
-    train = pad([world.train for world in worlds])
-    valid = pad([world.valid for world in worlds])
-    test = pad([world.test for world in worlds])
-    return list(map(World, train, valid, test, [world.cluster for world in worlds]))
+    train = pad([data.train for data in worlds])
+    valid = pad([data.valid for data in worlds])
+    test = pad([data.test for data in worlds])
+    return list(
+        map(FederatedData, train, valid, test, [data.cluster for data in worlds])
+    )
 
 
 def over_splits(
-    fn: Callable[..., AgentData], worlds: Sequence[World], cluster: Array
-) -> World:
+    fn: Callable[..., Split], worlds: Sequence[FederatedData], cluster: Array
+) -> FederatedData:
     """`fn(train of every world, ...)`, and so for validation and test."""
-    return World(
-        fn(*(world.train for world in worlds)),
-        fn(*(world.valid for world in worlds)),
-        fn(*(world.test for world in worlds)),
+    return FederatedData(
+        fn(*(data.train for data in worlds)),
+        fn(*(data.valid for data in worlds)),
+        fn(*(data.test for data in worlds)),
         cluster,
     )

@@ -2,7 +2,7 @@
 
 A method says how ONE agent trains when it is awake; who wakes, who receives and in
 which order is drawn on the host (`events`), packed into waves (`waves`) and run on the
-device (`wave_loops`). A round is a network epoch. The numbers are those of the
+device (`wave_executor`). A round is a network epoch. The numbers are those of the
 protocol, one agent after the other.
 """
 
@@ -14,22 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax import sharding
-from p2pjax.asynchronous import events, task_groups, wave_loops, waves
+from p2pjax.asynchronous import events, task_groups, wave_executor, waves
 from p2pjax.asynchronous.events import Timing
-from p2pjax.asynchronous.wave_loops import Agent, AsynchronousState, Awake
+from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Traffic, Waves
 from p2pjax.graphs import topology
 from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
 from p2pjax.graphs.topology import Graphs, Topology
-from p2pjax.training.agent_loop import VMAP, resolved
+from p2pjax.training.agent_loop import VMAP, resolve_agent_loop
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
-    World,
     num_agents,
 )
 
@@ -42,8 +42,8 @@ class Inputs(NamedTuple):
 
 
 def asynchronous(
-    init: Callable[[Key, World], Agent],
-    awake: Sequence[Awake],
+    init: Callable[[Key, FederatedData], Agent],
+    awake: Sequence[WakeFn],
     graph: Graphs,
     *,
     starts: Sequence[int] = (0,),
@@ -76,16 +76,18 @@ def asynchronous(
     check_rewiring(graph, rewire_every)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
 
-    def init_fn(key: Key, world: World) -> AsynchronousState:
-        agents = init(key, world)
+    def init_fn(key: Key, data: FederatedData) -> AsynchronousState:
+        agents = init(key, data)
         mailbox = jax.tree.map(
             lambda leaf: jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype),
-            wave_loops.shared(agents.variables, local),
+            wave_executor.shared(agents.variables, local),
         )
-        return AsynchronousState(agents, mailbox, jnp.zeros(num_agents(world)))
+        return AsynchronousState(agents, mailbox, jnp.zeros(num_agents(data)))
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> Inputs:
-        sizes = np.asarray(world.train.size)
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> Inputs:
+        sizes = np.asarray(data.train.size)
         graphs, of_round = graphs_of_rounds(
             rng, graph, rewire_every, len(sizes), num_rounds
         )
@@ -112,21 +114,25 @@ def asynchronous(
         )
 
     def round_fn(
-        key: Key, t: Array, inputs: Inputs, state: AsynchronousState, world: World
+        key: Key,
+        t: Array,
+        inputs: Inputs,
+        state: AsynchronousState,
+        data: FederatedData,
     ) -> tuple[AsynchronousState, Info]:
         del t
-        if resolved(agent_loop, state.agents) == VMAP:
-            run = wave_loops.in_batches(awake, starts, local)
+        if resolve_agent_loop(agent_loop, state.agents) == VMAP:
+            run = wave_executor.in_batches(awake, starts, local)
         else:
-            run = wave_loops.in_place(awake, starts, local)
+            run = wave_executor.in_place(awake, starts, local)
             if len(starts) == 1:
                 run = sharding.over_devices(run, num_common=2)
             else:
                 sharding.check_single_device("train agents of different tasks in place")
-        state = run(key, inputs.waves, state, world.train, world.valid)
+        state = run(key, inputs.waves, state, data.train, data.valid)
         trainings, sent, arrived, time, links = inputs.traffic
-        size = _message_sizes(state.mailbox, starts, num_agents(world))
-        examples = trainings * world.train.size.astype(trainings.dtype)
+        size = _message_sizes(state.mailbox, starts, num_agents(data))
+        examples = trainings * data.train.size.astype(trainings.dtype)
         info = Info(state.loss, sent, arrived, sent * size, time, links)
         return state, info._replace(examples=examples)
 

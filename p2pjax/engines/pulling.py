@@ -14,14 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange import mixing, shared
-from p2pjax.exchange.mixing import others
-from p2pjax.exchange.shared import message_plan, where_shared
+from p2pjax.exchange.mixing import is_peer
+from p2pjax.exchange.shared import sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection
+from p2pjax.selection.base import Fetched, Selection
 from p2pjax.selection.peer_evaluation import Probe
-from p2pjax.selection.view import a_graph, alone, graph_of_rounds, mix_params, viewing
+from p2pjax.selection.peer_view import (
+    graph_of_rounds,
+    initial_graph,
+    make_peer_view,
+    mix_params,
+    self_only_peers,
+)
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner
@@ -29,13 +35,13 @@ from p2pjax.training.local_training import identical_models, local_epochs
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     Key,
     Links,
     Peers,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
@@ -81,7 +87,7 @@ def pull(
     if graph is not None:
         schedule.check_rewiring(graph, rewire_every)
     train = local_epochs(learner, batch_size, agent_loop)
-    look = viewing(
+    look = make_peer_view(
         task,
         equal_weights=equal_weights,
         probe=probe,
@@ -89,33 +95,37 @@ def pull(
         agent_loop=agent_loop,
     )
 
-    def init_fn(key: Key, world: World) -> PullState:
+    def init_fn(key: Key, data: FederatedData) -> PullState:
         key_model, key_memory, key_shapes = jax.random.split(key, 3)
-        size = num_agents(world)
+        size = num_agents(data)
         variables = identical_models(key_model, task, size)
-        view = look(a_graph(graph, size), variables, variables.params, world)
+        view = look(initial_graph(graph, size), variables, variables.params, data)
         memory = selection.init(key_memory, view)
         return PullState(
             variables,
             jax.vmap(learner.init)(variables),
-            alone(key_shapes, selection, memory, view),
+            self_only_peers(key_shapes, selection, memory, view),
             memory,
             variables.params if selection.merges_updates else (),
         )
 
     def plan_fn(
-        rng: np.random.Generator, world: World, num_rounds: int
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> Topology | None:
-        size = num_agents(world)
+        size = num_agents(data)
         return graph_of_rounds(rng, graph, rewire_every, size, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, permitted: Topology | None, state: PullState, world: World
+        key: Key,
+        t: Array,
+        permitted: Topology | None,
+        state: PullState,
+        data: FederatedData,
     ) -> tuple[PullState, Info]:
         key_train, key_select = jax.random.split(key)
-        size = num_agents(world)
+        size = num_agents(data)
         if permitted is None:
-            permitted = tables.everybody(size)
+            permitted = tables.all_others(size)
         averaged = _averaged(state, local, selection.merges_updates)
         variables, opt_state, loss = train(
             key_train,
@@ -123,13 +133,13 @@ def pull(
             jnp.ones(size, jnp.int32),
             averaged,
             state.opt_state,
-            world.train,
+            data.train,
         )
-        view = look(permitted, variables, averaged.params, world)
+        view = look(permitted, variables, averaged.params, data)
         peers, pulled, memory = selection.select(key_select, t, state.memory, view)
         before = averaged.params if selection.merges_updates else ()
         state = PullState(variables, opt_state, peers, memory, before)
-        return state, traffic(loss, peers, pulled, view.model_size)
+        return state, fetch_info(loss, peers, pulled, view.model_size)
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 
@@ -138,9 +148,11 @@ def _averaged(
     state: PullState, local: Sequence[str], merges_updates: bool
 ) -> Variables:
     """The models with which everybody goes on."""
-    plan = message_plan(state.variables, local)
-    message = shared.message_of(state.variables)
-    mixed = mixing.mix(message, plan, lambda owner: mixing.best(state.peers, owner))
+    plan = sharing_plan(state.variables, local)
+    message = shared.shared_leaves(state.variables)
+    mixed = mixing.mix(
+        message, plan, lambda owner: mixing.fastest_combine(state.peers, owner)
+    )
     if merges_updates:
         # own + sum of weight * (after - before); statistics are averaged as they are
         mixed["params"] = jax.tree.map(
@@ -150,17 +162,17 @@ def _averaged(
             mix_params(state.before, state.peers, local),
         )
         mixed = where_shared(plan, mixed, message)
-    return shared.received(state.variables, mixed)
+    return shared.with_shared_leaves(state.variables, mixed)
 
 
-def traffic(
-    loss: Array, peers: Peers, pulled: Pulled, model_size: int, times: int = 1
+def fetch_info(
+    loss: Array, peers: Peers, pulled: Fetched, model_size: int, times: int = 1
 ) -> Info:
     """What is reported of a round in which everything was fetched so many times."""
     used = pulled.mask.astype(jnp.float32) * times
     numbers = pulled.payload * times * model_size
     none = jnp.zeros(used.shape[0], jnp.float32)
-    is_merged = others(peers) & (peers.weight > 0)
+    is_merged = is_peer(peers) & (peers.weight > 0)
     return Info(
         train_loss=loss,
         sent=none.at[pulled.ids].add(used),

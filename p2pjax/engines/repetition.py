@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.types import Algorithm, Array, Info, InputError, Key, PyTree, World
+from p2pjax.types import Algorithm, Array, FederatedData, Info, InputError, Key, PyTree
 
 
-def several(algorithm: Algorithm, num_rounds: int) -> Algorithm:
+def repeat_rounds(algorithm: Algorithm, num_rounds: int) -> Algorithm:
     """A round is `num_rounds` rounds of the method.
 
     Messages and what they carry add up; the training loss is the mean. Who received
@@ -20,19 +20,19 @@ def several(algorithm: Algorithm, num_rounds: int) -> Algorithm:
     if num_rounds < 1:
         raise InputError(f"Need one round or more to make a round, got {num_rounds}.")
 
-    def plan_fn(rng: np.random.Generator, world: World, rounds: int) -> PyTree:
-        inputs = algorithm.plan(rng, world, rounds * num_rounds)
+    def plan_fn(rng: np.random.Generator, data: FederatedData, rounds: int) -> PyTree:
+        inputs = algorithm.plan(rng, data, rounds * num_rounds)
         return jax.tree.map(
             lambda leaf: leaf.reshape(rounds, num_rounds, *leaf.shape[1:]), inputs
         )
 
     def round_fn(
-        key: Key, t: Array, inputs: PyTree, state: PyTree, world: World
+        key: Key, t: Array, inputs: PyTree, state: PyTree, data: FederatedData
     ) -> tuple[PyTree, Info]:
         def one_round(state: PyTree, scanned: PyTree) -> tuple[PyTree, PyTree]:
             i, inputs = scanned
             state, info = algorithm.round(
-                jax.random.fold_in(key, i), t * num_rounds + i, inputs, state, world
+                jax.random.fold_in(key, i), t * num_rounds + i, inputs, state, data
             )
             return state, (info.train_loss, info.sent, info.received, info.payload)
 

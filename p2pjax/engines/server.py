@@ -15,25 +15,25 @@ import optax
 
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.shared import message_plan, message_size, where_shared
+from p2pjax.exchange.shared import message_size, sharing_plan, where_shared
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Extra, Learner, Penalty
+from p2pjax.training.learner import Learner, Penalty, StepContext
 from p2pjax.training.local_training import identical_models, local_epochs
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     InputError,
     Key,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
 
-class FedAvgState(NamedTuple):
+class ServerState(NamedTuple):
     """The server's model, in every agent's row; what learners and server remember."""
 
     variables: Variables  # leaves [N, ...]; rows differ in leaves that stay local
@@ -41,7 +41,7 @@ class FedAvgState(NamedTuple):
     server: PyTree  # leaves [1, ...]; () without a server optimizer
 
 
-def fedavg(
+def server_rounds(
     task: Task,
     learner: Learner,
     *,
@@ -76,20 +76,22 @@ def fedavg(
     check_clients(num_clients, num_epochs)
     train = local_epochs(learner, batch_size, agent_loop)
 
-    def init_fn(key: Key, world: World) -> FedAvgState:
-        variables = identical_models(key, task, num_agents(world))
+    def init_fn(key: Key, data: FederatedData) -> ServerState:
+        variables = identical_models(key, task, num_agents(data))
         opt_state = jax.vmap(learner.init)(variables)
         if server_opt is None:
-            return FedAvgState(variables, opt_state, ())
+            return ServerState(variables, opt_state, ())
         server = jax.vmap(server_opt.init)(_first_row(variables.params))
-        return FedAvgState(variables, opt_state, server)
+        return ServerState(variables, opt_state, server)
 
-    def plan_fn(rng: np.random.Generator, world: World, num_rounds: int) -> np.ndarray:
-        return choices(rng, world, num_clients, num_rounds)
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> np.ndarray:
+        return chosen_clients(rng, data, num_clients, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, is_chosen: Array, state: FedAvgState, world: World
-    ) -> tuple[FedAvgState, Info]:
+        key: Key, t: Array, is_chosen: Array, state: ServerState, data: FederatedData
+    ) -> tuple[ServerState, Info]:
         before = state.variables
         trained, opt_state, loss = train(
             key,
@@ -97,24 +99,26 @@ def fedavg(
             is_chosen.astype(jnp.int32) * num_epochs,
             before,
             state.opt_state,
-            world.train,
-            Extra() if penalty is None else Extra(penalty=penalty(before.params)),
+            data.train,
+            StepContext()
+            if penalty is None
+            else StepContext(penalty=penalty(before.params)),
         )
-        plan = message_plan(trained, local)
-        weight = jnp.where(is_chosen, world.train.size, 0).astype(jnp.float32)
+        plan = sharing_plan(trained, local)
+        weight = jnp.where(is_chosen, data.train.size, 0).astype(jnp.float32)
         message = mixing.mix(
-            shared.message_of(trained),
+            shared.shared_leaves(trained),
             plan,
             lambda owner: mixing.by_group_mean(owner, weight),
         )
         server = state.server
         if server_opt is not None:
-            old = shared.message_of(before)
+            old = shared.shared_leaves(before)
             message, server = _server_step(server_opt, server, plan, old, message)
         size = message_size(plan)
         info = server_info(loss, is_chosen, size, size, weight * num_epochs)
-        variables = shared.received(trained, message)
-        return FedAvgState(variables, opt_state, server), info
+        variables = shared.with_shared_leaves(trained, message)
+        return ServerState(variables, opt_state, server), info
 
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 
@@ -128,11 +132,14 @@ def check_clients(num_clients: int | None, num_epochs: int) -> None:
         )
 
 
-def choices(
-    rng: np.random.Generator, world: World, num_clients: int | None, num_rounds: int
+def chosen_clients(
+    rng: np.random.Generator,
+    data: FederatedData,
+    num_clients: int | None,
+    num_rounds: int,
 ) -> np.ndarray:
     """Who is chosen in every round, `[R, N]`: uniformly and without replacement."""
-    size = num_agents(world)
+    size = num_agents(data)
     num_clients = size if num_clients is None else num_clients
     if num_clients > size:
         raise InputError(

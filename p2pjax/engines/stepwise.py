@@ -1,7 +1,7 @@
-"""Methods in which everybody takes one mini-batch step and then communicates.
+"""Methods in which each agent takes one mini-batch step and then communicates.
 
-`stepwise` owns what they have in common: the clock, the graphs, the loop over steps,
-the counting. A `Protocol` is what distinguishes D-PSGD, D2, SGP and GoSGD: what an
+`gossip` owns what they have in common: the clock, the graphs, the loop over steps, the
+counting. A `GossipProtocol` is what distinguishes D-PSGD, D2, SGP and GoSGD: what an
 agent sends after a step and what it makes of what arrives.
 
 A round is one network epoch (`training.epochs`).
@@ -16,7 +16,7 @@ import numpy as np
 
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.shared import message_plan, message_size, where_shared
+from p2pjax.exchange.shared import message_size, sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.tasks.task import Task
@@ -28,24 +28,24 @@ from p2pjax.training.samplers import max_size
 from p2pjax.types import (
     Algorithm,
     Array,
+    FederatedData,
     Info,
     Key,
     Links,
     Peers,
     PyTree,
     Variables,
-    World,
     num_agents,
 )
 
-Weigh = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
+MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
 
 
 # (what goes out, what stays at home, who counts how much) -> what everybody has then
-Exchange = Callable[[PyTree, PyTree, Peers], PyTree]
+ExchangeFn = Callable[[PyTree, PyTree, Peers], PyTree]
 
 
-class Sent(NamedTuple):
+class CommunicationResult(NamedTuple):
     """Outcome of one communication of all agents."""
 
     message: PyTree  # leaves [N, ...]: the models that everybody goes on with
@@ -54,8 +54,8 @@ class Sent(NamedTuple):
     arrived: Array  # [N, K] and whether that arrived
 
 
-class Protocol(NamedTuple):
-    """How all agents communicate after a step; models are `shared.message_of`."""
+class GossipProtocol(NamedTuple):
+    """How all agents communicate after a step; models are `shared.shared_leaves`."""
 
     # host: a sequence of graphs [G, N, D] -> what the device needs of them, [G, ...]
     wire: Callable[[Topology], PyTree]
@@ -63,31 +63,33 @@ class Protocol(NamedTuple):
     # all agents' models at the start -> what the protocol remembers, leaves [N, ...]
     init: Callable[[PyTree], PyTree]
     # (key, wires of one graph, models before the step, after it, memory, exchange)
-    communicate: Callable[[Key, PyTree, PyTree, PyTree, PyTree, Exchange], Sent]
+    communicate: Callable[
+        [Key, PyTree, PyTree, PyTree, PyTree, ExchangeFn], CommunicationResult
+    ]
     # memory -> push-sum weights [N], None for protocols without
     weight: Callable[[PyTree], Array | None] = lambda memory: None
 
 
-class StepwiseState(NamedTuple):
+class GossipState(NamedTuple):
     """All agents' models, what their learners and the protocol remember."""
 
     variables: Variables  # leaves [N, ...]
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
-    memory: PyTree  # leaves [N, ...]; `Protocol.init`
+    memory: PyTree  # leaves [N, ...]; `GossipProtocol.init`
 
 
-class StepwiseInputs(NamedTuple):
+class GossipInputs(NamedTuple):
     """What the host knows of every round; leaves `[R, ...]`."""
 
     first_step: Array  # [R] steps taken before
     num_steps: Array  # [R]
-    wires: PyTree  # [R, ...]; `Protocol.wire`
+    wires: PyTree  # [R, ...]; `GossipProtocol.wire`
 
 
-def stepwise(
+def gossip(
     task: Task,
     learner: Learner,
-    protocol: Protocol,
+    protocol: GossipProtocol,
     graph: Graphs,
     *,
     batch_size: int,
@@ -110,59 +112,64 @@ def stepwise(
       local: leaves that are not sent, see `exchange`.
       agent_loop: see `agent_loop.map_agents`.
       steps_of: makes the function that trains all agents, as
-        `local_training.local_training` does; others exchange something before a step is complete.
+        `local_training.local_training` does; others exchange something before a step is
+        complete.
     """
     schedule.check_rewiring(graph, rewire_every)
 
-    def init_fn(key: Key, world: World) -> StepwiseState:
-        variables = identical_models(key, task, num_agents(world))
+    def init_fn(key: Key, data: FederatedData) -> GossipState:
+        variables = identical_models(key, task, num_agents(data))
         opt_state = jax.vmap(learner.init)(variables)
-        memory = protocol.init(shared.message_of(variables))
-        return StepwiseState(variables, opt_state, memory)
+        memory = protocol.init(shared.shared_leaves(variables))
+        return GossipState(variables, opt_state, memory)
 
     def plan_fn(
-        rng: np.random.Generator, world: World, num_rounds: int
-    ) -> StepwiseInputs:
-        sizes = np.asarray(world.train.size)
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> GossipInputs:
+        sizes = np.asarray(data.train.size)
         num_steps = epochs.steps_of_epochs(sizes, batch_size, num_rounds)
         first_step = np.cumsum(num_steps, dtype=np.int32) - num_steps
         graphs, of_round = schedule.graphs_of_rounds(
-            rng, graph, rewire_every, num_agents(world), num_rounds
+            rng, graph, rewire_every, num_agents(data), num_rounds
         )
         wires = protocol.wire(graphs)
         wires = jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], wires)
-        return StepwiseInputs(first_step, num_steps, wires)
+        return GossipInputs(first_step, num_steps, wires)
 
     def round_fn(
-        key: Key, t: Array, inputs: StepwiseInputs, state: StepwiseState, world: World
-    ) -> tuple[StepwiseState, Info]:
+        key: Key,
+        t: Array,
+        inputs: GossipInputs,
+        state: GossipState,
+        data: FederatedData,
+    ) -> tuple[GossipState, Info]:
         del t
-        sampler = samplers.shuffled_epochs(batch_size, max_size(world))
+        sampler = samplers.shuffled_epochs(batch_size, max_size(data))
         train = steps_of(learner, sampler, 1, agent_loop)
-        plan = message_plan(state.variables, local)
+        plan = sharing_plan(state.variables, local)
         exchange_shared = _exchange(plan)
 
         def one_step(step: Array, carry: PyTree) -> PyTree:
             (variables, opt_state, memory), totals = carry
             key_train, key_send = jax.random.split(jax.random.fold_in(key, step))
-            before = shared.message_of(variables)
+            before = shared.shared_leaves(variables)
             variables, opt_state, loss = train(
                 key_train,
                 inputs.first_step + step,
                 variables,
                 opt_state,
-                world.train,
+                data.train,
             )
-            after = shared.message_of(variables)
+            after = shared.shared_leaves(variables)
             message, memory, *used = protocol.communicate(
                 key_send, inputs.wires, before, after, memory, exchange_shared
             )
             used = [slots.astype(jnp.float32) for slots in used]
-            state = StepwiseState(
-                shared.received(variables, message), opt_state, memory
+            state = GossipState(
+                shared.with_shared_leaves(variables, message), opt_state, memory
             )
             examples = samplers.num_drawn(
-                sampler, inputs.first_step + step, world.train.size
+                sampler, inputs.first_step + step, data.train.size
             )
             return state, jax.tree.map(jnp.add, totals, (loss, examples, *used))
 
@@ -189,19 +196,21 @@ def stepwise(
     return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
 
 
-def _exchange(plan: MixPlan) -> Exchange:
+def _exchange(plan: MixPlan) -> ExchangeFn:
     def exchange_fn(outgoing: PyTree, kept: PyTree, peers: Peers) -> PyTree:
-        mixed = mixing.mix(outgoing, plan, lambda owner: mixing.best(peers, owner))
+        mixed = mixing.mix(
+            outgoing, plan, lambda owner: mixing.fastest_combine(peers, owner)
+        )
         return where_shared(plan, mixed, kept)
 
     return exchange_fn
 
 
-def wire_peers(weigh: Weigh) -> Callable[[Topology], Peers]:
-    """A `Protocol.wire` for protocols that need one matrix of every graph."""
+def prepare_weights(weigh: MixingWeights) -> Callable[[Topology], Peers]:
+    """A `GossipProtocol.wire` for protocols that need one matrix of every graph."""
     return lambda graphs: jax.vmap(weigh)(jax.tree.map(jnp.asarray, graphs))
 
 
 def peer_ids(peers: Peers) -> Array:
-    """A `Protocol.senders` for wires that are one matrix."""
+    """A `GossipProtocol.senders` for wires that are one matrix."""
     return jnp.asarray(peers.ids)

@@ -7,24 +7,24 @@ import jax.numpy as jnp
 
 from p2pjax.asynchronous.task_groups import Group, of_task
 from p2pjax.tasks.task import Task
-from p2pjax.training.agent_loop import AUTO, VMAP, map_agents, resolved
+from p2pjax.training.agent_loop import AUTO, VMAP, map_agents, resolve_agent_loop
 from p2pjax.training.samplers import whole_set
-from p2pjax.types import Array, PyTree, Variables, World
+from p2pjax.types import Array, FederatedData, PyTree, Variables
 
 # (models of all agents, world) -> named values, [N] per agent or any other shape
-Evaluate = Callable[[Variables, World], dict[str, Array]]
+Evaluate = Callable[[Variables, FederatedData], dict[str, Array]]
 
 
 def on_test_sets(task: Task, agent_loop: int = AUTO) -> Evaluate:
     """Means of the task's metrics over every agent's own test set, `[N]` each."""
 
-    def evaluate_fn(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate_fn(models: Variables, data: FederatedData) -> dict[str, Array]:
         def one_agent(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
             variables, examples, size = inputs
             sums = task.evaluate(variables, whole_set(examples, size))
             return (), {name: total / weight for name, (total, weight) in sums.items()}
 
-        inputs = (models, world.test.examples, world.test.size)
+        inputs = (models, data.test.examples, data.test.size)
         return map_agents(one_agent, agent_loop)((), inputs)[1]
 
     return evaluate_fn
@@ -44,7 +44,7 @@ def on_test_sets_of_groups(
         after the other.
     """
 
-    def evaluate_fn(models: Variables, world: World) -> dict[str, Array]:
+    def evaluate_fn(models: Variables, data: FederatedData) -> dict[str, Array]:
         values = []
         for number, group in enumerate(groups):
 
@@ -53,7 +53,7 @@ def on_test_sets_of_groups(
             ) -> dict[str, Array]:
                 variables, test = of_task(
                     lambda leaf, first: jnp.asarray(leaf)[at - first],
-                    (models, world.test),
+                    (models, data.test),
                     number,
                     group.start,
                 )
@@ -63,7 +63,7 @@ def on_test_sets_of_groups(
                 return {"accuracy": means[scores[number]], "loss": means["loss"]}
 
             agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)
-            if resolved(agent_loop, models) == VMAP:
+            if resolve_agent_loop(agent_loop, models) == VMAP:
                 values.append(jax.vmap(one_agent)(agents))
             else:
                 values.append(jax.lax.map(one_agent, agents))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from p2pjax.types import Array, World
+from p2pjax.types import Array, FederatedData
 
 Factors = Callable[[Array], Array]  # relative sizes r [N], sum 1 -> alpha [N]
 
@@ -33,7 +33,7 @@ def exponential(c: float = 1e-3) -> Factors:
     return lambda share: jnp.exp(c * share)
 
 
-def relative_sizes(world: World) -> Array:
+def relative_sizes(data: FederatedData) -> Array:
     """r: everybody's share of all training examples, held-out ones among them."""
-    sizes = (world.train.size + world.valid.size).astype(jnp.float32)
+    sizes = (data.train.size + data.valid.size).astype(jnp.float32)
     return sizes / sizes.sum()

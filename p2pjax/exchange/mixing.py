@@ -165,7 +165,7 @@ def by_matrix(matrix: Array) -> Combine:
     return combine
 
 
-def best(peers: Peers, owner: np.ndarray) -> Combine:
+def fastest_combine(peers: Peers, owner: np.ndarray) -> Combine:
     """Gathers or one matmul, whichever is faster; the shapes decide.
 
     A matmul multiplies every agent with every other, so it is for agents of one group
@@ -335,7 +335,7 @@ def _per_agent(values: Array, block: Array) -> Array:
     return values.reshape((-1,) + (1,) * (block.ndim - 1))
 
 
-def others(peers: Peers) -> Array:
+def is_peer(peers: Peers) -> Array:
     """`[N, K]`: slots that are other agents."""
     own = jnp.arange(peers.ids.shape[0], dtype=peers.ids.dtype)
     return peers.ids != own[:, None]

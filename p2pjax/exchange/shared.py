@@ -22,22 +22,22 @@ SILO_BN = ("batch_stats/.*",)  # Andreux et al. 2020: statistics stay
 FED_BN = (*SILO_BN, "params/.*norm[^/]*/.*")  # Li et al. 2021: so do scale and bias
 
 
-def message_of(variables: Variables) -> PyTree:
+def shared_leaves(variables: Variables) -> PyTree:
     """The leaves that travel."""
     statistics = variables.stats.get("batch_stats")
     message = {"params": variables.params}
     return message if statistics is None else message | {"batch_stats": statistics}
 
 
-def received(variables: Variables, message: PyTree) -> Variables:
+def with_shared_leaves(variables: Variables, message: PyTree) -> Variables:
     """Variables with the leaves that travelled replaced."""
     statistics = {k: v for k, v in message.items() if k == "batch_stats"}
     return Variables(message["params"], {**variables.stats, **statistics})
 
 
-def message_plan(variables: Variables, local: Sequence[str]) -> MixPlan:
+def sharing_plan(variables: Variables, local: Sequence[str]) -> MixPlan:
     """Owner classes of stacked models of which the leaves `local` stay at home."""
-    message = message_of(variables)
+    message = shared_leaves(variables)
     size = jax.tree.leaves(message)[0].shape[0]
     one_agent = jax.eval_shape(lambda m: jax.tree.map(lambda x: x[0], m), message)
     return owner_classes.whole_model(size, one_agent, local)
@@ -48,14 +48,14 @@ def message_size(plan: MixPlan) -> int:
     return sum(c.size for c in plan.classes if c.is_shared)
 
 
-def travelling(plan: MixPlan) -> set[int]:
+def shared_leaf_indices(plan: MixPlan) -> set[int]:
     """Numbers of the leaves that are sent, in part or whole."""
     return {b.leaf for c in plan.classes if c.is_shared for b in c.blocks}
 
 
 def where_shared(plan: MixPlan, shared: PyTree, kept: PyTree) -> PyTree:
     """`shared` in the leaves that travel, `kept` in the others."""
-    travels = travelling(plan)
+    travels = shared_leaf_indices(plan)
     leaves = zip(jax.tree.leaves(shared), jax.tree.leaves(kept), strict=True)
     chosen = [pair[0 if i in travels else 1] for i, pair in enumerate(leaves)]
     return jax.tree.unflatten(jax.tree.structure(kept), chosen)

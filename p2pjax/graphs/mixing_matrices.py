@@ -92,9 +92,11 @@ def metropolis(
     return _with_self(topology, linked, share)
 
 
-def halves(partner: Array, owner: np.ndarray, weight: Array | None = None) -> Peers:
+def pairwise_weights(
+    partner: Array, owner: np.ndarray, weight: Array | None = None
+) -> Peers:
     """Both ends of a matched pair with equal owner take their (weighted) mean."""
-    topology = pairing(partner)
+    topology = matching_graph(partner)
     linked = same_owner(topology, owner)
     share = linked.astype(float) / 2
     if weight is not None:
@@ -104,7 +106,7 @@ def halves(partner: Array, owner: np.ndarray, weight: Array | None = None) -> Pe
     return _with_self(topology, linked, share)
 
 
-def pairing(partner: Array) -> Topology:
+def matching_graph(partner: Array) -> Topology:
     """A matching `[N]` as a graph of width one; who is alone is its own partner."""
     own = jnp.arange(partner.shape[0], dtype=partner.dtype)
     return Topology(partner[:, None], (partner != own)[:, None])

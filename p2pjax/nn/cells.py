@@ -15,24 +15,24 @@ from p2pjax.types import Array, PyTree
 ABSENT_LOGIT = -30.0  # an output cell that an agent lacks never wins nor learns
 
 
-class Held(NamedTuple):
+class CellMask(NamedTuple):
     """What one agent has of a part of n columns."""
 
     mask: Array  # [n] bool
     present: Array  # [] bool: has the part at all
 
 
-def held(module: nn.Module, part: int) -> Held | None:
+def cell_mask(module: nn.Module, part: int) -> CellMask | None:
     """What the agent has of a part, None if all of it; ask in the outermost module."""
     name = f"layer_{part}"
     if not module.has_variable("cells", name):
         return None
     found: PyTree = module.get_variable("cells", name)
-    return Held(found["mask"], found["present"])
+    return CellMask(found["mask"], found["present"])
 
 
-def without_missing(
-    values: Array, cells: Held | None, *, axis: int = -1, missing: float = 0.0
+def mask_absent(
+    values: Array, cells: CellMask | None, *, axis: int = -1, missing: float = 0.0
 ) -> Array:
     """Replaces the outputs of absent cells, which lie along `axis`."""
     if cells is None:

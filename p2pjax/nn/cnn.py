@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 
-from p2pjax.nn.cells import ABSENT_LOGIT, held, without_missing
+from p2pjax.nn.cells import ABSENT_LOGIT, cell_mask, mask_absent
 from p2pjax.nn.kernels.dense import DenseGeneral
 from p2pjax.nn.kernels.pooled import PooledConvolution
 from p2pjax.types import Array, InputError, Wiring
@@ -53,7 +53,7 @@ class CNN(nn.Module):
                 kernel_init=init,
                 name=f"layer_{layer}",
             )(hidden)
-            hidden = without_missing(hidden, held(self, layer))
+            hidden = mask_absent(hidden, cell_mask(self, layer))
         batch_size, height, width, channels = hidden.shape
         hidden = hidden.reshape(batch_size, height * width, channels)
         axis: int | tuple[int, ...] = (1, 2)
@@ -63,10 +63,10 @@ class CNN(nn.Module):
             output = DenseGeneral(
                 features, axis=axis, kernel_init=init, name=f"layer_{layer}"
             )(hidden)
-            cells = held(self, layer)
+            cells = cell_mask(self, layer)
             if layer == _num_layers(self):
-                return without_missing(output, cells, missing=ABSENT_LOGIT)
-            hidden, axis = without_missing(self.activation(output), cells), -1
+                return mask_absent(output, cells, missing=ABSENT_LOGIT)
+            hidden, axis = mask_absent(self.activation(output), cells), -1
         return hidden
 
     def _check_size(self, layer: int, shape: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.nn.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.nn.cells import ABSENT_LOGIT, CellMask, cell_mask, mask_absent
 from p2pjax.nn.kernels.dense import Dense, DenseGeneral
 from p2pjax.types import Array, InputError, Wiring
 
@@ -28,7 +28,11 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, attention_mask: Array, cells: Held | None, deterministic: bool
+        self,
+        x: Array,
+        attention_mask: Array,
+        cells: CellMask | None,
+        deterministic: bool,
     ) -> Array:
         """`[B, T, stream]`; nobody attends where `attention_mask` `[B, T]` is False."""
 
@@ -42,7 +46,7 @@ class SelfAttention(nn.Module):
         scores = jnp.where(attention_mask[:, None, None, :], scores, lowest)
         weights = nn.Dropout(self.dropout)(nn.softmax(scores), deterministic)
         read = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-        heads = without_missing(read, cells, axis=2)
+        heads = mask_absent(read, cells, axis=2)
         return DenseGeneral(
             x.shape[-1], axis=(-2, -1), kernel_init=INIT, name="output"
         )(heads)
@@ -54,9 +58,9 @@ class FeedForward(nn.Module):
     units: int
 
     @nn.compact
-    def __call__(self, x: Array, cells: Held | None) -> Array:
+    def __call__(self, x: Array, cells: CellMask | None) -> Array:
         hidden = Dense(self.units, kernel_init=INIT, name="hidden")(x)
-        hidden = without_missing(nn.gelu(hidden, approximate=False), cells)
+        hidden = mask_absent(nn.gelu(hidden, approximate=False), cells)
         return Dense(x.shape[-1], kernel_init=INIT, name="output")(hidden)
 
 
@@ -93,7 +97,7 @@ class Encoder(nn.Module):
         attention_mask: Array | None = None,
         segments: Array | None = None,
         deterministic: bool = True,
-        cells: Sequence[Held | None] | None = None,
+        cells: Sequence[CellMask | None] | None = None,
     ) -> Array:
         """Hidden states `[B, T, stream]`.
 
@@ -163,7 +167,7 @@ class TokenHead(nn.Module):
         self,
         hidden: Array,
         positions: Array | None = None,
-        cells: Held | None = None,
+        cells: CellMask | None = None,
     ) -> Array:
         """Logits of `hidden` `[B, T, stream]`.
 
@@ -178,7 +182,7 @@ class TokenHead(nn.Module):
         if positions is not None:
             hidden = jax.vmap(lambda states, where: states[where])(hidden, positions)
         output = Dense(self.num_outputs, kernel_init=INIT, name="output")(hidden)
-        return without_missing(output, cells, missing=ABSENT_LOGIT)
+        return mask_absent(output, cells, missing=ABSENT_LOGIT)
 
 
 class TokenModel(nn.Module):
@@ -208,9 +212,9 @@ class TokenModel(nn.Module):
             attention_mask=attention_mask,
             segments=segments,
             deterministic=deterministic,
-            cells=[held(self, part) for part in range(1, num_hidden + 1)],
+            cells=[cell_mask(self, part) for part in range(1, num_hidden + 1)],
         )
-        return self.head(hidden, positions, held(self, num_hidden + 1))
+        return self.head(hidden, positions, cell_mask(self, num_hidden + 1))
 
 
 def bert_tiny(

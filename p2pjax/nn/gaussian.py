@@ -69,7 +69,7 @@ def damped(old: Natural, new: Natural, damping: Array | float) -> Natural:
     return product(power(old, 1 - damping), power(new, damping))
 
 
-def divergence(q: Gaussian, p: Gaussian) -> Array:
+def kl_divergence(q: Gaussian, p: Gaussian) -> Array:
     """Kullback-Leibler divergence KL(q || p), summed over all weights."""
 
     def of_leaf(mean: Array, deviation: Array, mean_p: Array, deviation_p: Array):

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.nn.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.nn.cells import ABSENT_LOGIT, CellMask, cell_mask, mask_absent
 from p2pjax.nn.kernels.dense import Dense
 from p2pjax.nn.kernels.recurrence import gru_state, to_gates
 from p2pjax.types import Array, Key, PyTree, Wiring
@@ -26,7 +26,9 @@ class GRU(nn.Module):
     units: int
 
     @nn.compact
-    def __call__(self, x: Array, is_token: Array, cells: Held | None = None) -> Array:
+    def __call__(
+        self, x: Array, is_token: Array, cells: CellMask | None = None
+    ) -> Array:
         """State `[B, H]` after inputs `[B, T, I]`; `is_token` is `[B, T]`."""
         width, zeros = self.units, nn.initializers.zeros
         kernel = self.param("kernel", glorot_gates, (x.shape[-1], 3, width))
@@ -125,12 +127,12 @@ class NextWord(nn.Module):
             return norm(x, train=train, momentum=momentum, valid=valid)
 
         x = embedded(self.vocab_size, self.embedding)(tokens)
-        x = GRU(self.units, name="gru")(x, tokens != PADDING, held(self, 1))
-        x = without_missing(normalised(x, "gru_norm"), held(self, 1))
+        x = GRU(self.units, name="gru")(x, tokens != PADDING, cell_mask(self, 1))
+        x = mask_absent(normalised(x, "gru_norm"), cell_mask(self, 1))
         x = Dense(self.dense, kernel_init=init, name="dense")(x)
-        x = without_missing(normalised(x, "dense_norm"), held(self, 2))
+        x = mask_absent(normalised(x, "dense_norm"), cell_mask(self, 2))
         x = Dense(self.vocab_size, kernel_init=init, name="output")(x)
-        return without_missing(x, held(self, 3), missing=ABSENT_LOGIT)
+        return mask_absent(x, cell_mask(self, 3), missing=ABSENT_LOGIT)
 
 
 def wiring(module: NextWord) -> Wiring:

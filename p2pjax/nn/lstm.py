@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.nn.cells import ABSENT_LOGIT, Held, held, without_missing
+from p2pjax.nn.cells import ABSENT_LOGIT, CellMask, cell_mask, mask_absent
 from p2pjax.nn.gru import (
     PADDING,
     embedded,
@@ -29,7 +29,9 @@ class LSTM(nn.Module):
     units: int
 
     @nn.compact
-    def __call__(self, x: Array, is_token: Array, cells: Held | None = None) -> Array:
+    def __call__(
+        self, x: Array, is_token: Array, cells: CellMask | None = None
+    ) -> Array:
         """Output `[B, H]` after inputs `[B, T, I]`; `is_token` `[B, T]`."""
         width = self.units
         kernel = self.param("kernel", glorot_gates, (x.shape[-1], 4, width))
@@ -45,7 +47,7 @@ class LSTM(nn.Module):
             gates = projected + jnp.einsum("bi,igh->bgh", output, recurrent_kernel)
             write, keep, read = (nn.sigmoid(gates[:, gate]) for gate in (0, 1, 3))
             new_memory = keep * memory + write * jnp.tanh(gates[:, 2])
-            new_output = without_missing(read * jnp.tanh(new_memory), cells)
+            new_output = mask_absent(read * jnp.tanh(new_memory), cells)
             counts = is_token[:, None]
             return (
                 jnp.where(counts, new_output, output),
@@ -79,10 +81,10 @@ class SequenceClassifier(nn.Module):
     def __call__(self, tokens: Array) -> Array:
         """Logits `[B, num_classes]` of `tokens` `[B, T]`; 0 is padding on any side."""
         x = embedded(self.vocab_size, self.embedding)(tokens)
-        x = LSTM(self.units, name="lstm")(x, tokens != PADDING, held(self, 1))
+        x = LSTM(self.units, name="lstm")(x, tokens != PADDING, cell_mask(self, 1))
         init = nn.initializers.glorot_uniform()
         x = Dense(self.num_classes, kernel_init=init, name="output")(x)
-        return without_missing(x, held(self, 2), missing=ABSENT_LOGIT)
+        return mask_absent(x, cell_mask(self, 2), missing=ABSENT_LOGIT)
 
 
 def wiring(module: SequenceClassifier) -> Wiring:

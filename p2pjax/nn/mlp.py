@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 import jax.numpy as jnp
 
-from p2pjax.nn.cells import ABSENT_LOGIT, held, without_missing
+from p2pjax.nn.cells import ABSENT_LOGIT, cell_mask, mask_absent
 from p2pjax.nn.kernels.dense import Dense
 from p2pjax.types import Array, Wiring
 
@@ -33,10 +33,10 @@ class MLP(nn.Module):
                 kernel_init=nn.initializers.glorot_uniform(),
                 name=f"layer_{layer}",
             )(hidden)
-            cells = held(self, layer)
+            cells = cell_mask(self, layer)
             if layer == len(self.features):
-                return without_missing(output, cells, missing=ABSENT_LOGIT)
-            output = without_missing(self.activation(output), cells)
+                return mask_absent(output, cells, missing=ABSENT_LOGIT)
+            output = mask_absent(self.activation(output), cells)
             if cells is not None:
                 output = jnp.where(cells.present, output, _fit(hidden, features))
             hidden = output

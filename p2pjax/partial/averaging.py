@@ -58,7 +58,7 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
     )
 
 
-def gossip(
+def metropolis_gossip(
     num_agents: int,
     graph: Topology | Callable[[np.random.Generator], Topology],
     *,
@@ -90,7 +90,9 @@ def gossip(
         return Topology(drawn.neighbor[of_round], drawn.mask[of_round])
 
     def combine_fn(inputs: Topology, owner: np.ndarray) -> mixing.Combine:
-        return mixing.best(mixing_matrices.metropolis(inputs, owner, weight), owner)
+        return mixing.fastest_combine(
+            mixing_matrices.metropolis(inputs, owner, weight), owner
+        )
 
     return Averaging(
         num_agents, plan_fn, combine_fn, mixing_matrices.same_owner, _asked_links
@@ -111,10 +113,10 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
         return topology.random_matchings(rng, num_agents, num_rounds)
 
     def combine_fn(inputs: Array, owner: np.ndarray) -> mixing.Combine:
-        return mixing.by_peers(mixing_matrices.halves(inputs, owner, weight))
+        return mixing.by_peers(mixing_matrices.pairwise_weights(inputs, owner, weight))
 
     def links_fn(inputs: Array, owner: np.ndarray) -> Array:
-        return mixing_matrices.same_owner(mixing_matrices.pairing(inputs), owner)
+        return mixing_matrices.same_owner(mixing_matrices.matching_graph(inputs), owner)
 
     def only_fn(partner: Array, asking: Array) -> Array:
         own = jnp.arange(num_agents, dtype=partner.dtype)
@@ -123,7 +125,9 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
     return Averaging(num_agents, plan_fn, combine_fn, links_fn, only_fn)
 
 
-def traffic(averaging: Averaging, inputs: PyTree, plan: MixPlan) -> tuple[Array, Array]:
+def messages_and_payload(
+    averaging: Averaging, inputs: PyTree, plan: MixPlan
+) -> tuple[Array, Array]:
     """Messages and parameters each agent sends in one averaging, `[N]` each.
 
     One message carries all classes that its two ends share.

@@ -78,7 +78,7 @@ def update_similarity(start: PyTree, params: PyTree) -> np.ndarray:
     return similarity
 
 
-def groups(
+def find_groups(
     similarity: np.ndarray,
     *,
     min_silhouette: float = 0.25,

@@ -12,7 +12,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.types import Cells, Key, Variables, Wiring
 
 
-class Sharing(NamedTuple):
+class SharingPlan(NamedTuple):
     """A scheme, ready for stacked networks of one shape."""
 
     cells: Cells  # aligned
@@ -21,7 +21,7 @@ class Sharing(NamedTuple):
     plan: MixPlan
 
 
-def share(scheme: Scheme, wiring: Wiring, task: Task) -> Sharing:
+def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
     """Who owns what when the agents' networks are those of `task`.
 
     Build the task's network with `placement.widths(align(attach(scheme))[0])`.
@@ -30,13 +30,13 @@ def share(scheme: Scheme, wiring: Wiring, task: Task) -> Sharing:
     ownership.check_parts(attached, wiring)
     cells, order = placement.align(attached)
     shapes = jax.eval_shape(task.init, jax.random.key(0)).params
-    return Sharing(
+    return SharingPlan(
         cells, order, wiring, ownership.mix_plan(scheme, cells, wiring, shapes)
     )
 
 
 def initial_variables(
-    key: Key, task: Task, sharing: Sharing, shared_init: bool
+    key: Key, task: Task, sharing: SharingPlan, shared_init: bool
 ) -> Variables:
     """Stacked networks; parameters that an agent does not have are zero."""
     size = len(sharing.cells[0])

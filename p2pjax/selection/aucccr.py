@@ -71,7 +71,7 @@ def utilities(features: np.ndarray, group: np.ndarray, value: Value) -> np.ndarr
     return result
 
 
-def groups(
+def value_groups(
     rng: np.random.Generator,
     features: np.ndarray,
     value: Value = root_of_size(),

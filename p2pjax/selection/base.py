@@ -1,7 +1,8 @@
 """What every way of choosing peers is made of.
 
 A `Selection` is asked after each round of local training. It sees the agents through a
-`View` and answers with whom everybody averages next and what was fetched to find out.
+`PeerView` and answers with whom each agent averages next and what was fetched to find
+out.
 Tables of peers are `Topology`: slots with a mask, whose padding points at the agent.
 """
 
@@ -14,38 +15,38 @@ from p2pjax.exchange import mixing
 from p2pjax.graphs import mixing_matrices
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.types import AgentData, Array, Batch, Key, Peers, PyTree, Variables
+from p2pjax.types import Array, Batch, Key, Peers, PyTree, Split, Variables
 
 # (an agent's model, a peer's model, the agent's examples) -> a number
 PairFn = Callable[[Variables, Variables, Batch], Array]
 
 
-class View(NamedTuple):
+class PeerView(NamedTuple):
     """What agents can find out when they choose; what nobody uses costs nothing."""
 
     permitted: Topology  # [N, V] whom everybody may fetch from
     sizes: Array  # [N] what a model counts in a mean: training examples
     params: PyTree  # leaves [N, ...]: the trained models
     before: PyTree  # leaves [N, ...]: the same before this round's training
-    train: AgentData
-    valid: AgentData
+    train: Split
+    valid: Split
     loss: Callable[[Variables, Batch], Array]  # of ONE model, without training it
     # (function, who looks at whom, split of the data) -> [N, C]; 0 in unused slots
-    over_pairs: Callable[[PairFn, Topology, AgentData], Array]
+    over_pairs: Callable[[PairFn, Topology, Split], Array]
     mix: Callable[[PyTree, Peers], PyTree]  # of any tree like `params`
     sent: Callable[[PyTree], list[Array]]  # of any such tree, the leaves that are sent
-    gradient: Callable[[PyTree, AgentData], PyTree]  # of the loss of other parameters
+    gradient: Callable[[PyTree, Split], PyTree]  # of the loss of other parameters
     # class probabilities of the trained models on common examples, [N, Q, k]
     predictions: Callable[[], Array]
     model_size: int  # parameters of one model
-    max_in_load: int | None = None  # see `selection.max_in_load`
+    max_in_load: int | None = None  # see `selection.limit_requests`
 
     @property
     def num_agents(self) -> int:
         """N."""
         return self.sizes.shape[0]
 
-    def cross_loss(self, table: Topology, split: AgentData) -> Array:
+    def cross_loss(self, table: Topology, split: Split) -> Array:
         """Mean losses of peers' models on the agents' own examples, `[N, C]`.
 
         Infinite in slots that are not used and for models whose loss is not a number.
@@ -68,7 +69,7 @@ class View(NamedTuple):
         return mixing_matrices.size_weighted(table, self.sizes)
 
 
-class Pulled(NamedTuple):
+class Fetched(NamedTuple):
     """What everybody fetched, whether it was merged or not: this costs messages."""
 
     ids: Array  # [N, C]; the agent itself in slots that were not used
@@ -76,7 +77,9 @@ class Pulled(NamedTuple):
     payload: Array  # [N, C] numbers sent, in models
 
 
-def fetched(table: Topology, num_slots: int, payload: Array | float = 1.0) -> Pulled:
+def fetch_cost(
+    table: Topology, num_slots: int, payload: Array | float = 1.0
+) -> Fetched:
     """What a round cost, in `num_slots` slots.
 
     Args:
@@ -87,14 +90,14 @@ def fetched(table: Topology, num_slots: int, payload: Array | float = 1.0) -> Pu
     models = jnp.where(table.mask, jnp.asarray(payload, jnp.float32), 0)
     more = num_slots - models.shape[1]
     table = tables.padded(table, num_slots)
-    return Pulled(*table, jnp.pad(models, ((0, 0), (0, more))))
+    return Fetched(*table, jnp.pad(models, ((0, 0), (0, more))))
 
 
 class Selection(NamedTuple):
     """A way of choosing peers. `select` is safe to jit, scan and vmap over seeds."""
 
-    init: Callable[[Key, View], PyTree]  # state; leaves [N, ...] of constant shape
+    init: Callable[[Key, PeerView], PyTree]  # state; leaves [N, ...] of constant shape
     # (key, round number, state, view) -> (whom to average next, what it cost, state)
-    select: Callable[[Key, Array, PyTree, View], tuple[Peers, Pulled, PyTree]]
+    select: Callable[[Key, Array, PyTree, PeerView], tuple[Peers, Fetched, PyTree]]
     # peers count by what they learned in the round, not by their models
     merges_updates: bool = False

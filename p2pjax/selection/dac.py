@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection, View, fetched
-from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.selection.similarity import Similarity, inverse_loss
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
@@ -52,34 +52,34 @@ def dac(
         )
     compare = inverse_loss() if similarity is None else similarity
 
-    def init_fn(key: Key, view: View) -> DACState:
+    def init_fn(key: Key, view: PeerView) -> DACState:
         del key
         zeros = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
         return DACState(zeros, zeros.astype(bool), compare.init(view))
 
     def select_fn(
-        key: Key, t: Array, state: DACState, view: View
-    ) -> tuple[Peers, Pulled, DACState]:
+        key: Key, t: Array, state: DACState, view: PeerView
+    ) -> tuple[Peers, Fetched, DACState]:
         key_draw, key_admit = jax.random.split(key)
-        factor = risen(sharpness, t) if rising else jnp.float32(sharpness)
+        factor = annealed_sharpness(sharpness, t) if rising else jnp.float32(sharpness)
         logits = factor * tables.lookup(state.similarity, view.permitted)
         likely = tables.where(is_likely(logits, view.permitted), view.permitted)
-        wanted = tables.drawn(key_draw, likely, num_peers, logits)
-        asked = admitted(key_admit, view._replace(permitted=likely), wanted)
+        wanted = tables.sample(key_draw, likely, num_peers, logits)
+        asked = apply_request_limit(key_admit, view._replace(permitted=likely), wanted)
         found = compare.measure(state.memory, view, asked)
         is_met = state.is_met | tables.members(asked)
         met = tables.written(state.similarity, asked, jnp.maximum(found, 0))
-        told = hearsay(state.similarity, asked, jnp.maximum(found, 0))
+        told = two_hop_similarity(state.similarity, asked, jnp.maximum(found, 0))
         state = DACState(
             jnp.where(~is_met & (told > 0), told, met), is_met, state.memory
         )
         chosen = tables.where(found > -jnp.inf, asked)
-        return view.averaged(chosen), fetched(asked, num_peers), state
+        return view.averaged(chosen), fetch_cost(asked, num_peers), state
 
     return Selection(init_fn, select_fn)
 
 
-def risen(sharpness: float, t: Array) -> Array:
+def annealed_sharpness(sharpness: float, t: Array) -> Array:
     """The rising sharpness in round t, counted from 0."""
     rounds = t.astype(jnp.float32)
     return 2 * sharpness / (1 + jnp.exp(-0.2 * rounds)) - sharpness + 1
@@ -91,7 +91,7 @@ def is_likely(logits: Array, table: Topology) -> Array:
     return logits - logits.max(1, keepdims=True) > LOG_SMALLEST
 
 
-def hearsay(similarity: Array, asked: Topology, found: Array) -> Array:
+def two_hop_similarity(similarity: Array, asked: Topology, found: Array) -> Array:
     """What the most similar agent asked, of those that know, says about all, `[N, N]`.
 
     Args:

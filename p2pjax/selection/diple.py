@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection, View, fetched
-from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.types import Array, Batch, InputError, Key, Peers, Variables
 
 SELF_WEIGHT = 0.5
@@ -33,20 +33,20 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
             f"num_peers={num_peers} and tolerance={tolerance}."
         )
 
-    def init_fn(key: Key, view: View) -> Array:
+    def init_fn(key: Key, view: PeerView) -> Array:
         """Share of j that agent n found last, `[N, N]`."""
         del key
         return jnp.full((view.num_agents, view.num_agents), 0.5, jnp.float32)
 
     def select_fn(
-        key: Key, t: Array, shares: Array, view: View
-    ) -> tuple[Peers, Pulled, Array]:
+        key: Key, t: Array, shares: Array, view: PeerView
+    ) -> tuple[Peers, Fetched, Array]:
         del t
         key_draw, key_admit = jax.random.split(key)
         is_useful = tables.lookup(shares > 0, view.permitted)
         useful = tables.where(is_useful, view.permitted)
-        wanted = tables.drawn(key_draw, useful, num_peers)
-        asked = admitted(key_admit, view._replace(permitted=useful), wanted)
+        wanted = tables.sample(key_draw, useful, num_peers)
+        asked = apply_request_limit(key_admit, view._replace(permitted=useful), wanted)
 
         def best_share(own: Variables, theirs: Variables, batch: Batch) -> Array:
             def loss_at(share: Array) -> Array:
@@ -58,7 +58,7 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
         found = jnp.where(found < tolerance / 2, 0, found)
         return (
             normalised(asked, found),
-            fetched(asked, num_peers),
+            fetch_cost(asked, num_peers),
             tables.written(shares, asked, found),
         )
 
@@ -121,7 +121,7 @@ def normalised(table: Topology, shares: Array) -> Peers:
 
     Peers without any weight point at the agent, so that nothing leaks through 0 * inf.
     """
-    own = tables.own(table.mask.shape[0])
+    own = tables.self_only(table.mask.shape[0])
     shares = jnp.where(table.mask, shares, 0)
     used = tables.where(shares > 0, table)
     weight = jnp.concatenate([jnp.full((len(shares), 1), SELF_WEIGHT), shares], 1)

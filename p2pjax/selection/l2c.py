@@ -14,8 +14,8 @@ import optax
 from p2pjax.exchange import mixing
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection, View, fetched
-from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 TEMPERATURE = 2.0  # of losses
@@ -63,24 +63,24 @@ def l2c(
     if optimizer is None:
         optimizer = optax.adam(learning_rate, eps=1e-7)
 
-    def init_fn(key: Key, view: View) -> L2CState:
+    def init_fn(key: Key, view: PeerView) -> L2CState:
         del key
         if next(iter(view.valid.examples.values())).shape[1] == 0:
             raise InputError(
                 "Need validation examples for L2C, got none: hold some out."
             )
         logits = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
-        nobody = tables.nobody(view.num_agents, num_kept)
+        nobody = tables.empty(view.num_agents, num_kept)
         return L2CState(logits, optimizer.init(logits), nobody)
 
     def select_fn(
-        key: Key, t: Array, state: L2CState, view: View
-    ) -> tuple[Peers, Pulled, L2CState]:
+        key: Key, t: Array, state: L2CState, view: PeerView
+    ) -> tuple[Peers, Fetched, L2CState]:
         num_slots = max(num_kept, view.permitted.mask.shape[1])
 
-        def weigh(wanted: Topology, state: L2CState) -> tuple[Peers, Pulled, L2CState]:
-            asked = admitted(key, view, wanted)
-            table = tables.joined(tables.own(view.num_agents), asked)
+        def weigh(wanted: Topology, state: L2CState) -> tuple[Peers, Fetched, L2CState]:
+            asked = apply_request_limit(key, view, wanted)
+            table = tables.joined(tables.self_only(view.num_agents), asked)
             logits = tables.lookup(state.logits, table)
             if bilevel:
                 gradient = validation_slope(view, table, logits)
@@ -102,17 +102,17 @@ def l2c(
             else:
                 weight = softmax(score(losses) + logits, table)
                 worth = -losses
-            kept = tables.best(asked, worth[:, 1:], num_kept)
+            kept = tables.top_k(asked, worth[:, 1:], num_kept)
             peers = Peers(
                 tables.padded(tables.where(weight > 0, table), 1 + num_slots).neighbor,
                 jnp.pad(weight, ((0, 0), (0, 1 + num_slots - weight.shape[1]))),
             )
-            return peers, fetched(asked, num_slots), state._replace(kept=kept)
+            return peers, fetch_cost(asked, num_slots), state._replace(kept=kept)
 
-        def with_all(state: L2CState) -> tuple[Peers, Pulled, L2CState]:
+        def with_all(state: L2CState) -> tuple[Peers, Fetched, L2CState]:
             return weigh(view.permitted, state)
 
-        def with_kept(state: L2CState) -> tuple[Peers, Pulled, L2CState]:
+        def with_kept(state: L2CState) -> tuple[Peers, Fetched, L2CState]:
             is_permitted = tables.members(view.permitted)
             kept = tables.where(tables.lookup(is_permitted, state.kept), state.kept)
             peers, pulled, new = weigh(kept, state)
@@ -133,7 +133,7 @@ def score(losses: Array) -> Array:
     return -losses / TEMPERATURE
 
 
-def validation_slope(view: View, table: Topology, logits: Array) -> Array:
+def validation_slope(view: PeerView, table: Topology, logits: Array) -> Array:
     """Derivative of the mixed model's validation loss by the logits, `[N, C]`."""
     weight = softmax(logits, table)
     peers = Peers(table.neighbor, weight)

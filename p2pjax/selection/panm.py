@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import gaussian_mixture, tables
-from p2pjax.selection.base import Pulled, Selection, View, fetched
-from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.selection.similarity import Similarity, negative_loss
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
@@ -64,58 +64,62 @@ def panm(
     compare = negative_loss() if similarity is None else similarity
     num_fetched = 2 * num_candidates + num_peers
 
-    def init_fn(key: Key, view: View) -> PANMState:
+    def init_fn(key: Key, view: PeerView) -> PANMState:
         del key
-        nobody = tables.nobody(view.num_agents, num_peers)
+        nobody = tables.empty(view.num_agents, num_peers)
         return PANMState(nobody, tables.members(nobody), compare.init(view))
 
     def select_fn(
-        key: Key, t: Array, state: PANMState, view: View
-    ) -> tuple[Peers, Pulled, PANMState]:
+        key: Key, t: Array, state: PANMState, view: PeerView
+    ) -> tuple[Peers, Fetched, PANMState]:
         key_draw, key_bag, key_merge, *keys_admit = jax.random.split(key, 5)
 
-        def explore(state: PANMState) -> tuple[Topology, Pulled, PANMState]:
+        def explore(state: PANMState) -> tuple[Topology, Fetched, PANMState]:
             is_permitted = tables.members(view.permitted)
             old = state.neighbors
             old = tables.where(tables.lookup(is_permitted, old), old)
-            new = tables.drawn(
+            new = tables.sample(
                 key_draw,
                 inside(~tables.members(old), view),
                 num_candidates,
                 limit=num_candidates - old.mask.sum(1),
             )
-            candidates = admitted(keys_admit[0], view, tables.joined(old, new))
+            candidates = apply_request_limit(
+                keys_admit[0], view, tables.joined(old, new)
+            )
             scores = compare.measure(state.memory, view, candidates)
-            chosen = tables.best(candidates, scores, num_peers)
+            chosen = tables.top_k(candidates, scores, num_peers)
             pulled = cost(view, candidates, chosen)
             state = state._replace(neighbors=chosen, bag=tables.members(chosen))
             return chosen, pulled, state
 
-        def exploit(state: PANMState) -> tuple[Topology, Pulled, PANMState]:
+        def exploit(state: PANMState) -> tuple[Topology, Fetched, PANMState]:
             examined, bag = jax.lax.cond(
                 (t + 1) % matching_every == 0, match, keep_bag, state
             )
             known = view._replace(permitted=inside(bag, view))
-            wanted = tables.drawn(key_merge, known.permitted, num_peers)
-            chosen = admitted(keys_admit[1], known, wanted, examined)
+            wanted = tables.sample(key_merge, known.permitted, num_peers)
+            chosen = apply_request_limit(keys_admit[1], known, wanted, examined)
             is_counted = tables.lookup(tables.members(examined), chosen) | counts_all
             pulled = cost(view, examined, tables.where(is_counted, chosen))
             return chosen, pulled, state._replace(bag=bag)
 
         def keep_bag(state: PANMState) -> tuple[Topology, Array]:
-            return tables.nobody(view.num_agents, 2 * num_candidates), state.bag
+            return tables.empty(view.num_agents, 2 * num_candidates), state.bag
 
         def match(state: PANMState) -> tuple[Topology, Array]:
-            others = tables.drawn(key_draw, inside(~state.bag, view), num_candidates)
-            some = tables.drawn(key_bag, inside(state.bag, view), num_candidates)
-            examined = admitted(keys_admit[0], view, tables.joined(others, some))
+            others = tables.sample(key_draw, inside(~state.bag, view), num_candidates)
+            some = tables.sample(key_bag, inside(state.bag, view), num_candidates)
+            examined = apply_request_limit(
+                keys_admit[0], view, tables.joined(others, some)
+            )
             scores = compare.measure(state.memory, view, examined)
             is_in_bag = tables.lookup(state.bag, examined)
             is_alike = matched(scores, is_in_bag, examined.mask)
             bag = tables.written(state.bag, examined, is_alike)
             return examined, bag
 
-        def cost(view: View, examined: Topology, merged: Topology) -> Pulled:
+        def cost(view: PeerView, examined: Topology, merged: Topology) -> Fetched:
             """Nobody is fetched from twice in a round."""
             is_new = ~tables.lookup(tables.members(examined), merged)
             both = tables.joined(examined, tables.where(is_new, merged))
@@ -124,7 +128,7 @@ def panm(
             models = jnp.where(is_examined[None], compare.payload(view), 0)
             has_model = is_examined[None] & compare.sends_model
             models = models + jnp.where(is_merged & ~has_model, 1.0, 0)
-            return fetched(both, num_fetched, models)
+            return fetch_cost(both, num_fetched, models)
 
         is_first = t + 1 < second_stage
         chosen, pulled, state = jax.lax.cond(is_first, explore, exploit, state)
@@ -159,6 +163,6 @@ def matched(scores: Array, is_in_bag: Array, mask: Array) -> Array:
     return jnp.where(has_both[:, None], alike, is_in_bag & mask)
 
 
-def inside(members: Array, view: View) -> Topology:
+def inside(members: Array, view: PeerView) -> Topology:
     """Permitted peers that are members `[N, N]`."""
     return tables.where(tables.lookup(members, view.permitted), view.permitted)

@@ -16,10 +16,10 @@ import numpy as np
 
 from p2pjax import sharding
 from p2pjax.graphs.topology import Topology
-from p2pjax.training.agent_loop import IN_PLACE, VMAP, map_agents, resolved
+from p2pjax.training.agent_loop import IN_PLACE, VMAP, map_agents, resolve_agent_loop
 from p2pjax.types import Array, PyTree, Variables
 
-PairFn = Callable[[PyTree, PyTree], Array]  # (a peer's model, what an agent has) -> []
+ModelFn = Callable[[PyTree, PyTree], Array]  # (a peer's model, what an agent has) -> []
 
 
 NOBODY = np.iinfo(np.int32).max  # sorts behind all agents
@@ -42,7 +42,7 @@ class _Pairs(NamedTuple):
 
 
 def over_pairs(
-    pair_fn: PairFn, models: PyTree, own: PyTree, table: Topology, agent_loop: int
+    pair_fn: ModelFn, models: PyTree, own: PyTree, table: Topology, agent_loop: int
 ) -> Array:
     """`pair_fn(models[neighbor[n, c]], own[n])` of every slot in use, `[N, C]`, else 0.
 
@@ -56,7 +56,7 @@ def over_pairs(
 
     def on_device(models: PyTree, own: PyTree, neighbor: Array, mask: Array) -> Array:
         num_own, num_slots = neighbor.shape
-        side_by_side = resolved(agent_loop, models)
+        side_by_side = resolve_agent_loop(agent_loop, models)
         wanted = jnp.where(mask, neighbor, NOBODY).ravel()
         place = jnp.argsort(wanted)
         pairs = _Pairs(place // num_slots, wanted[place], place)
@@ -73,7 +73,7 @@ def over_pairs(
                 )
                 values = _side_by_side(pair_fn, models, own, here, values, width)
             if shard + 1 < num_shards:
-                models = sharding.from_next(models)
+                models = sharding.rotate_shards(models)
                 first = (first + num_own) % (num_shards * num_own)
         values = jax.lax.optimization_barrier(values)  # see `mixing._mix_block`
         return values.reshape(num_own, num_slots)
@@ -82,7 +82,7 @@ def over_pairs(
 
 
 def _by_model(
-    pair_fn: PairFn, models: PyTree, own: PyTree, pairs: _Pairs, values: Array
+    pair_fn: ModelFn, models: PyTree, own: PyTree, pairs: _Pairs, values: Array
 ) -> Array:
     numbers = jnp.arange(_length(models) + 1, dtype=pairs.model.dtype)
     starts = jnp.searchsorted(pairs.model, numbers)
@@ -100,7 +100,7 @@ def _by_model(
 
 
 def _side_by_side(
-    pair_fn: PairFn,
+    pair_fn: ModelFn,
     models: PyTree,
     own: PyTree,
     pairs: _Pairs,

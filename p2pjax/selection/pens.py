@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection, View, fetched
-from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.types import Array, InputError, Key, Peers
 
 
@@ -35,32 +35,34 @@ def pens(
             f"second_stage={second_stage}."
         )
 
-    def init_fn(key: Key, view: View) -> Array:
+    def init_fn(key: Key, view: PeerView) -> Array:
         """How often agent n kept the model of j, `[N, N]`."""
         del key
         return jnp.zeros((view.num_agents, view.num_agents), jnp.int32)
 
     def select_fn(
-        key: Key, t: Array, kept: Array, view: View
-    ) -> tuple[Peers, Pulled, Array]:
+        key: Key, t: Array, kept: Array, view: PeerView
+    ) -> tuple[Peers, Fetched, Array]:
         key_draw, key_admit = jax.random.split(key)
 
-        def explore(kept: Array) -> tuple[Topology, Pulled, Array]:
-            wanted = tables.drawn(key_draw, view.permitted, num_candidates)
-            candidates = admitted(key_admit, view, wanted)
+        def explore(kept: Array) -> tuple[Topology, Fetched, Array]:
+            wanted = tables.sample(key_draw, view.permitted, num_candidates)
+            candidates = apply_request_limit(key_admit, view, wanted)
             losses = view.cross_loss(candidates, view.train)
-            chosen = tables.best(candidates, -losses, num_peers)
+            chosen = tables.top_k(candidates, -losses, num_peers)
             kept = kept + tables.members(chosen).astype(kept.dtype)
-            return chosen, fetched(candidates, num_candidates), kept
+            return chosen, fetch_cost(candidates, num_candidates), kept
 
-        def exploit(kept: Array) -> tuple[Topology, Pulled, Array]:
+        def exploit(kept: Array) -> tuple[Topology, Fetched, Array]:
             often = is_kept_often(kept, num_peers, second_stage)
             known = tables.where(tables.lookup(often, view.permitted), view.permitted)
             has_any = known.mask.any(1, keepdims=True)
             known = tables.where(known.mask | ~has_any, view.permitted)
-            chosen = tables.drawn(key_draw, known, num_peers)
-            chosen = admitted(key_admit, view._replace(permitted=known), chosen)
-            return chosen, fetched(chosen, num_candidates), kept
+            chosen = tables.sample(key_draw, known, num_peers)
+            chosen = apply_request_limit(
+                key_admit, view._replace(permitted=known), chosen
+            )
+            return chosen, fetch_cost(chosen, num_candidates), kept
 
         chosen, pulled, kept = jax.lax.cond(
             t + 1 < second_stage, explore, exploit, kept

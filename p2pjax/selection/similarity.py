@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
-from p2pjax.selection.base import View
+from p2pjax.selection.base import PeerView
 from p2pjax.types import Array, InputError, PyTree
 
 LOSS_FLOOR = 1e-6  # so that a perfect model is not infinitely similar
@@ -22,17 +22,17 @@ LOSS_FLOOR = 1e-6  # so that a perfect model is not infinitely similar
 class Similarity(NamedTuple):
     """A measure; the higher, the more alike."""
 
-    init: Callable[[View], PyTree]  # what it remembers of the start
+    init: Callable[[PeerView], PyTree]  # what it remembers of the start
     # (memory, view, who compares with whom) -> [N, C]; -inf where it cannot say
-    measure: Callable[[PyTree, View, Topology], Array]
-    payload: Callable[[View], float]  # what a peer sends for it, in models
+    measure: Callable[[PyTree, PeerView, Topology], Array]
+    payload: Callable[[PeerView], float]  # what a peer sends for it, in models
     sends_model: bool  # whether the peer's model is part of that
 
 
 def negative_loss() -> Similarity:
     """Minus the mean loss of the peer's model on the agent's training data."""
 
-    def measure_fn(memory: PyTree, view: View, table: Topology) -> Array:
+    def measure_fn(memory: PyTree, view: PeerView, table: Topology) -> Array:
         del memory
         return -view.cross_loss(table, view.train)
 
@@ -42,7 +42,7 @@ def negative_loss() -> Similarity:
 def inverse_loss() -> Similarity:
     """One over the mean loss of the peer's model on the agent's training data."""
 
-    def measure_fn(memory: PyTree, view: View, table: Topology) -> Array:
+    def measure_fn(memory: PyTree, view: PeerView, table: Topology) -> Array:
         del memory
         losses = view.cross_loss(table, view.train)
         inverse = 1 / jnp.maximum(losses, LOSS_FLOOR)
@@ -63,10 +63,10 @@ def update_cosine(share: float = 0.5) -> Similarity:
     if not 0 <= share <= 1:
         raise InputError(f"Need a share of this round from 0 to 1, got {share}.")
 
-    def init_fn(view: View) -> PyTree:
+    def init_fn(view: PeerView) -> PyTree:
         return jax.tree.map(lambda leaf: leaf[:1], view.params)
 
-    def measure_fn(start: PyTree, view: View, table: Topology) -> Array:
+    def measure_fn(start: PyTree, view: PeerView, table: Topology) -> Array:
         now, ever = view.cosines(view.before, table), view.cosines(start, table)
         cosine = share * now + (1 - share) * ever
         return jnp.where(table.mask & ~jnp.isnan(cosine), cosine, -jnp.inf)
@@ -86,19 +86,19 @@ def agreement() -> Similarity:
     who sees them turned, where losses and updates do.
     """
 
-    def roots(view: View) -> Array:
+    def roots(view: PeerView) -> Array:
         outputs = view.predictions()  # [N, Q, k]
         roots = jnp.sqrt(jnp.maximum(outputs, 0)) / outputs.shape[1] ** 0.5
         return roots.reshape(roots.shape[0], -1)
 
-    def measure_fn(memory: PyTree, view: View, table: Topology) -> Array:
+    def measure_fn(memory: PyTree, view: PeerView, table: Topology) -> Array:
         del memory
         root = roots(view)
         slots = jnp.asarray(table.neighbor).T
         overlap = jax.lax.map(lambda peer: (root * root[peer]).sum(1), slots).T
         return jnp.where(table.mask & ~jnp.isnan(overlap), overlap, -jnp.inf)
 
-    def payload_fn(view: View) -> float:
+    def payload_fn(view: PeerView) -> float:
         _, *shape = jax.eval_shape(view.predictions).shape
         return shape[0] * shape[1] / view.model_size
 

@@ -9,8 +9,8 @@ out.
 import jax
 
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection, View, fetched
-from p2pjax.selection.max_in_load import admitted
+from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.types import Array, InputError, Key, Peers
 
 
@@ -24,19 +24,19 @@ def sparse(num_peers: int | None = None) -> Selection:
     if num_peers is not None and num_peers < 1:
         raise InputError(f"Need one peer or more, got num_peers={num_peers}.")
 
-    def init_fn(key: Key, view: View) -> tuple[()]:
+    def init_fn(key: Key, view: PeerView) -> tuple[()]:
         del key, view
         return ()
 
     def select_fn(
-        key: Key, t: Array, state: tuple[()], view: View
-    ) -> tuple[Peers, Pulled, tuple[()]]:
+        key: Key, t: Array, state: tuple[()], view: PeerView
+    ) -> tuple[Peers, Fetched, tuple[()]]:
         del t
         key_draw, key_admit = jax.random.split(key)
         wanted = view.permitted
         if num_peers is not None:
-            wanted = tables.drawn(key_draw, wanted, num_peers)
-        chosen = admitted(key_admit, view, wanted)
-        return view.averaged(chosen), fetched(chosen, chosen.mask.shape[1]), state
+            wanted = tables.sample(key_draw, wanted, num_peers)
+        chosen = apply_request_limit(key_admit, view, wanted)
+        return view.averaged(chosen), fetch_cost(chosen, chosen.mask.shape[1]), state
 
     return Selection(init_fn, select_fn)

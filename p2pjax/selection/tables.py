@@ -12,7 +12,7 @@ from p2pjax.graphs.topology import Topology
 from p2pjax.types import Array, Key
 
 
-def drawn(
+def sample(
     key: Key,
     table: Topology,
     num: int,
@@ -29,10 +29,10 @@ def drawn(
       limit: `[N]` how many an agent draws at most.
     """
     scores = jax.random.gumbel(key, table.mask.shape)
-    return best(table, scores if logits is None else scores + logits, num, limit)
+    return top_k(table, scores if logits is None else scores + logits, num, limit)
 
 
-def best(
+def top_k(
     table: Topology, scores: Array, num: int, limit: Array | None = None
 ) -> Topology:
     """The `num` slots with the highest scores `[N, C]` of everybody, `[N, num]`.
@@ -59,39 +59,41 @@ def joined(*tables: Topology) -> Topology:
 def padded(table: Topology, num: int) -> Topology:
     """The table with unused slots up to `num`."""
     more = num - table.mask.shape[1]
-    return joined(table, nobody(table.mask.shape[0], more)) if more else table
+    return joined(table, empty(table.mask.shape[0], more)) if more else table
 
 
-def nobody(num_agents: int, num: int) -> Topology:
+def empty(num_agents: int, num: int) -> Topology:
     """A table in which no slot is used, `[N, num]`."""
-    ids = jnp.broadcast_to(own(num_agents).neighbor, (num_agents, num))
+    ids = jnp.broadcast_to(self_only(num_agents).neighbor, (num_agents, num))
     return Topology(ids, jnp.zeros((num_agents, num), bool))
 
 
-def own(num_agents: int) -> Topology:
+def self_only(num_agents: int) -> Topology:
     """Everybody's own model, `[N, 1]`."""
     ids = jnp.arange(num_agents, dtype=jnp.int32)[:, None]
     return Topology(ids, jnp.ones((num_agents, 1), bool))
 
 
-def everybody(num_agents: int) -> Topology:
+def all_others(num_agents: int) -> Topology:
     """All others, `[N, N - 1]`."""
     slots = jnp.arange(num_agents - 1, dtype=jnp.int32)[None]
-    ids = slots + (slots >= own(num_agents).neighbor).astype(jnp.int32)
+    ids = slots + (slots >= self_only(num_agents).neighbor).astype(jnp.int32)
     return Topology(ids, jnp.ones(ids.shape, bool))
 
 
 def where(mask: Array, table: Topology) -> Topology:
     """The slots that are in `mask` `[N, C]` too."""
     mask = jnp.asarray(table.mask) & mask
-    return Topology(jnp.where(mask, table.neighbor, own(len(mask)).neighbor), mask)
+    return Topology(
+        jnp.where(mask, table.neighbor, self_only(len(mask)).neighbor), mask
+    )
 
 
 def members(table: Topology) -> Array:
     """`[N, N]`: whether agent n has a slot for j."""
     num_agents = table.mask.shape[0]
     none = jnp.zeros((num_agents, num_agents), bool)
-    return none.at[own(num_agents).neighbor, table.neighbor].max(table.mask)
+    return none.at[self_only(num_agents).neighbor, table.neighbor].max(table.mask)
 
 
 def lookup(values: Array, table: Topology) -> Array:
@@ -104,7 +106,9 @@ def written(values: Array, table: Topology, new: Array) -> Array:
     num_agents = values.shape[0]
     columns = jnp.where(table.mask, table.neighbor, num_agents)  # dropped
     return (
-        jnp.asarray(values).at[own(num_agents).neighbor, columns].set(new, mode="drop")
+        jnp.asarray(values)
+        .at[self_only(num_agents).neighbor, columns]
+        .set(new, mode="drop")
     )
 
 

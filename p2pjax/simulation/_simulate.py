@@ -12,15 +12,15 @@ import jax
 import numpy as np
 
 from p2pjax.evaluation.test_sets import Evaluate
-from p2pjax.sharding import on_host, place, placed, stay_placed
-from p2pjax.types import Algorithm, Array, Info, InputError, Key, PyTree, World
+from p2pjax.sharding import constrain_sharding, on_host, place, placed
+from p2pjax.types import Algorithm, Array, FederatedData, Info, InputError, Key, PyTree
 
 
 class Start(NamedTuple):
     """A run that is ready to start; of S runs side by side every leaf is `[S, ...]`."""
 
     key: Key
-    world: World
+    data: FederatedData
     inputs: PyTree  # what the host has drawn, leaves [R, ...]
 
 
@@ -39,7 +39,7 @@ class Snapshot(NamedTuple):
 def simulate(
     key: Key,
     algorithm: Algorithm,
-    world: World,
+    data: FederatedData,
     num_rounds: int,
     *,
     eval_every: int,
@@ -52,28 +52,30 @@ def simulate(
     compiled program. Keys of a round depend on `key` and the round's number only, so
     `eval_every` changes nothing but what is reported.
     """
-    start = prepare(key, algorithm, world, num_rounds)
+    start = prepare(key, algorithm, data, num_rounds)
     return snapshots(
         start, algorithm, num_rounds, eval_every=eval_every, evaluate=evaluate
     )
 
 
-def prepare(key: Key, algorithm: Algorithm, world: World, num_rounds: int) -> Start:
+def prepare(
+    key: Key, algorithm: Algorithm, data: FederatedData, num_rounds: int
+) -> Start:
     """Draws what the host has to draw for a run."""
     if num_rounds < 1:
         raise InputError(f"Need at least one round, got {num_rounds}.")
     _, key_plan, _ = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key_plan)))
-    return Start(key, world, algorithm.plan(rng, world, num_rounds))
+    return Start(key, data, algorithm.plan(rng, data, num_rounds))
 
 
 def side_by_side(starts: Sequence[Start]) -> Start | None:
     """Several runs as one program; None where their shapes differ."""
-    first, *others = (_shapes((start.world, start.inputs)) for start in starts)
+    first, *others = (_shapes((start.data, start.inputs)) for start in starts)
     if any(other != first for other in others):
         return None
     key = jax.numpy.stack([start.key for start in starts])
-    tables = [(start.world, start.inputs) for start in starts]
+    tables = [(start.data, start.inputs) for start in starts]
     return Start(key, *jax.tree.map(lambda *leaves: np.stack(leaves), *tables))
 
 
@@ -98,9 +100,9 @@ def snapshots(
     """
     if eval_every < 1:
         raise InputError(f"Need eval_every of 1 or more, got {eval_every}.")
-    start = start._replace(world=place(start.world, start.key.ndim))
+    start = start._replace(data=place(start.data, start.key.ndim))
     if state is None:
-        state = initial_state(start.key, algorithm, start.world)
+        state = initial_state(start.key, algorithm, start.data)
     return _snapshots(
         start, algorithm, num_rounds, eval_every, evaluate, first_round, state
     )
@@ -122,22 +124,22 @@ def _snapshots(
             key_rounds,
             *_chunk(start, first, last),
             state,
-            start.world,
+            start.data,
             algorithm,
             evaluate,
         )
         yield Snapshot(last, state, *on_host((metrics, info)))
 
 
-def initial_state(key: Key, algorithm: Algorithm, world: World) -> PyTree:
+def initial_state(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
     """The state in which `simulate` starts."""
-    world = place(world, key.ndim)
-    return place(_init(_split(key)[0], world, algorithm), key.ndim)
+    data = place(data, key.ndim)
+    return place(_init(_split(key)[0], data, algorithm), key.ndim)
 
 
-def initial_shapes(key: Key, algorithm: Algorithm, world: World) -> PyTree:
+def initial_shapes(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
     """Shapes and dtypes of `initial_state`; nothing is computed."""
-    return jax.eval_shape(partial(_init, algorithm=algorithm), key, world)
+    return jax.eval_shape(partial(_init, algorithm=algorithm), key, data)
 
 
 def compiled(
@@ -145,12 +147,12 @@ def compiled(
 ) -> jax.stages.Compiled:
     """The program of so many rounds and an evaluation; `snapshots` then has it too."""
     axis = start.key.ndim
-    state = initial_shapes(start.key, algorithm, start.world)
+    state = initial_shapes(start.key, algorithm, start.data)
     return _advance.lower(
         _split(start.key)[1],
         *_chunk(start, 0, num_rounds),
         placed(state, axis),
-        placed(start.world, axis),
+        placed(start.data, axis),
         algorithm,
         evaluate,
     ).compile()
@@ -171,9 +173,9 @@ def _chunk(start: Start, first: int, last: int) -> tuple[np.ndarray, PyTree]:
 
 
 @partial(jax.jit, static_argnames=("algorithm",))
-def _init(key: Key, world: World, algorithm: Algorithm) -> PyTree:
+def _init(key: Key, data: FederatedData, algorithm: Algorithm) -> PyTree:
     init = jax.vmap(algorithm.init) if key.ndim else algorithm.init
-    return stay_placed(init(key, world), key.ndim)
+    return constrain_sharding(init(key, data), key.ndim)
 
 
 @partial(jax.jit, static_argnames=("algorithm", "evaluate"), donate_argnames=("state",))
@@ -182,19 +184,19 @@ def _advance(
     rounds: Array,
     inputs: PyTree,
     state: PyTree,
-    world: World,
+    data: FederatedData,
     algorithm: Algorithm,
     evaluate: Evaluate,
 ) -> tuple[PyTree, Info, dict[str, Array]]:
     def one_run(
-        key: Key, inputs: PyTree, state: PyTree, world: World
+        key: Key, inputs: PyTree, state: PyTree, data: FederatedData
     ) -> tuple[PyTree, Info, dict[str, Array]]:
         def one_round(state: PyTree, scanned: PyTree) -> tuple[PyTree, Info]:
             t, inputs = scanned
-            return algorithm.round(jax.random.fold_in(key, t), t, inputs, state, world)
+            return algorithm.round(jax.random.fold_in(key, t), t, inputs, state, data)
 
         state, info = jax.lax.scan(one_round, state, (rounds, inputs))
-        return state, info, evaluate(algorithm.models(state), world)
+        return state, info, evaluate(algorithm.models(state), data)
 
     # Numbers of rounds stay outside the batch: a batched `cond` runs both branches.
-    return (jax.vmap(one_run) if key.ndim else one_run)(key, inputs, state, world)
+    return (jax.vmap(one_run) if key.ndim else one_run)(key, inputs, state, data)

@@ -36,7 +36,7 @@ def of_mean_probability(losses: Array) -> Array:
     )
 
 
-def classification(
+def variational_classification(
     module: nn.Module,
     input_shape: tuple[int, ...],
     *,

@@ -51,7 +51,7 @@ def fastest_agent_loop(task: Task | None, backend: str | None = None) -> int:
     return _fastest_on_cpu(jax.eval_shape(task.init, jax.random.key(0)).params)
 
 
-def resolved(agent_loop: int, agents: PyTree) -> int:
+def resolve_agent_loop(agent_loop: int, agents: PyTree) -> int:
     """The form that `AUTO` stands for; any other is what it is.
 
     Args:
@@ -97,7 +97,7 @@ def map_agents(
         )
 
     def mapped(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-        side_by_side = resolved(agent_loop, (carry, inputs))
+        side_by_side = resolve_agent_loop(agent_loop, (carry, inputs))
         if side_by_side == VMAP:
             return jax.vmap(agent_fn)(carry, inputs)
         num_agents = jax.tree.leaves((carry, inputs))[0].shape[0]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.nn.associative import as_bits, compare, hidden_and_visible, hidden_mask
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
 
 
@@ -18,8 +18,8 @@ def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
     which a vector and what it recalled just before it was learned differ.
 
     Args:
-      rate: 0 to 2, also when multiplied by an agent's `Extra.rate`; then weights never
-        leave [-1, 1].
+      rate: 0 to 2, also when multiplied by an agent's `StepContext.rate`; then weights
+        never leave [-1, 1].
       threshold: of all cells, as in the task.
     """
     if not 0 <= rate <= 2:
@@ -33,7 +33,11 @@ def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
         return ()
 
     def step_fn(
-        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+        key: Key,
+        variables: Variables,
+        opt_state: PyTree,
+        batch: Batch,
+        extra: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
         del key
 

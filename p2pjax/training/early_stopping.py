@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.local_training import local_epochs, take_steps
 from p2pjax.training.samplers import whole_set
 from p2pjax.types import (
     Array,
+    FederatedData,
     InputError,
     Key,
     PyTree,
     Ratio,
     Variables,
-    World,
     num_agents,
 )
 
@@ -34,12 +34,12 @@ class LocalTraining(NamedTuple):
     # (key, round number, who trains [N], variables, world)
     #   -> (variables, mean loss of the last pass [N], passes [N])
     train: Callable[
-        [Key, Array, Array, Variables, World], tuple[Variables, Array, Array]
+        [Key, Array, Array, Variables, FederatedData], tuple[Variables, Array, Array]
     ]
     holds_out: bool  # whether it needs validation examples
 
 
-class Stop(NamedTuple):
+class LocalStopping(NamedTuple):
     """When an agent has learned what it can."""
 
     patience: int = 20  # passes without a gain after which it stops
@@ -65,7 +65,7 @@ class _Progress(NamedTuple):
 def until_converged(
     task: Task,
     learner: Learner,
-    stop: Stop = Stop(),
+    stop: LocalStopping = LocalStopping(),
     *,
     batch_size: int,
     agent_loop: int = AUTO,
@@ -86,9 +86,9 @@ def until_converged(
         )
 
     def train(
-        key: Key, t: Array, active: Array, variables: Variables, world: World
+        key: Key, t: Array, active: Array, variables: Variables, data: FederatedData
     ) -> tuple[Variables, Array, Array]:
-        train, valid = world.train, world.valid
+        train, valid = data.train, data.valid
         largest = next(iter(train.examples.values())).shape[1]
         sampler = samplers.shuffled_epochs(batch_size, largest)
 
@@ -117,7 +117,7 @@ def until_converged(
                     jax.random.fold_in(key, now.epoch),
                     examples,
                     size,
-                    Extra(),
+                    StepContext(),
                     (now.variables, now.opt_state),
                     (t * stop.max_epochs + now.epoch) * num_steps,
                     num_steps,
@@ -157,7 +157,7 @@ def until_converged(
             )
             return done.best, (done.loss, done.epoch)
 
-        keys = jax.random.split(key, num_agents(world))
+        keys = jax.random.split(key, num_agents(data))
         inputs = (keys, active, *train, *valid)
         variables, (loss, epochs) = map_agents(one_agent, agent_loop)(variables, inputs)
         return variables, loss, epochs
@@ -178,12 +178,12 @@ def for_epochs(
     train_epochs = local_epochs(learner, batch_size, agent_loop)
 
     def train(
-        key: Key, t: Array, active: Array, variables: Variables, world: World
+        key: Key, t: Array, active: Array, variables: Variables, data: FederatedData
     ) -> tuple[Variables, Array, Array]:
         epochs = active.astype(jnp.int32) * num_epochs
         opt_state = jax.vmap(learner.init)(variables)
         variables, _, loss = train_epochs(
-            key, t * num_epochs, epochs, variables, opt_state, world.train
+            key, t * num_epochs, epochs, variables, opt_state, data.train
         )
         return variables, loss, epochs
 
@@ -191,7 +191,7 @@ def for_epochs(
 
 
 def held_out_loss(
-    task: Task, variables: Variables, world: World, agent_loop: int
+    task: Task, variables: Variables, data: FederatedData, agent_loop: int
 ) -> Array:
     """Mean loss over everybody's held-out examples, each judging its own model, `[]`.
 
@@ -202,7 +202,7 @@ def held_out_loss(
         variables, examples, size = inputs
         return (), task.evaluate(variables, whole_set(examples, size))["loss"]
 
-    sums = map_agents(one_agent, agent_loop)((), (variables, *world.valid))[1]
+    sums = map_agents(one_agent, agent_loop)((), (variables, *data.valid))[1]
     return sums.total.sum() / sums.weight.sum()
 
 

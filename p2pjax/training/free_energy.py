@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Extra, Learner, gradient_descent
+from p2pjax.training.learner import Learner, StepContext, gradient_descent
 from p2pjax.types import Array, Batch, Key, PyTree, Variables
 
 
@@ -29,7 +29,11 @@ def free_energy_descent(
     """
 
     def step_fn(
-        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+        key: Key,
+        variables: Variables,
+        opt_state: PyTree,
+        batch: Batch,
+        extra: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
         num_examples = jnp.asarray(extra.num_examples)
 

@@ -26,7 +26,7 @@ class Penalty(NamedTuple):
     pull: PyTree
 
 
-class Extra(NamedTuple):
+class StepContext(NamedTuple):
     """What else a step of one agent may depend on; None where unused."""
 
     rate: Array | None = None  # scales this agent's updates
@@ -40,24 +40,28 @@ class Learner(NamedTuple):
 
     init: Callable[[Variables], PyTree]
     step: Callable[
-        [Key, Variables, PyTree, Batch, Extra], tuple[Variables, PyTree, Array]
+        [Key, Variables, PyTree, Batch, StepContext], tuple[Variables, PyTree, Array]
     ]
 
 
 def gradient_descent(task: Task, optimizer: optax.GradientTransformation) -> Learner:
     """One optimizer step on the mean loss of the batch.
 
-    Parts of the parameters (their top-level names) that `Extra.frozen` names change
+    Parts of the parameters (their top-level names) in `StepContext.frozen` change
     neither their values nor what the optimizer remembers of them; what the loss itself
     keeps up to date, such as batch-norm statistics, goes on. Use it with optimizers
-    made by `by_part`.
+    made by `per_module_state`.
     """
 
     def init_fn(variables: Variables) -> PyTree:
         return optimizer.init(variables.params)
 
     def step_fn(
-        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+        key: Key,
+        variables: Variables,
+        opt_state: PyTree,
+        batch: Batch,
+        extra: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
         def loss_of(params: PyTree) -> tuple[Array, PyTree]:
             return task.loss(variables._replace(params=params), batch, key)
@@ -98,7 +102,7 @@ def proximal(strength: float, anchor: PyTree) -> Penalty:
     )
 
 
-def by_part(
+def per_module_state(
     optimizer: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
     """Keeps the state of every top-level part of the parameters on its own.
@@ -149,7 +153,11 @@ def per_sample(learner: Learner) -> Learner:
     """
 
     def step_fn(
-        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, extra: Extra
+        key: Key,
+        variables: Variables,
+        opt_state: PyTree,
+        batch: Batch,
+        extra: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
         def one(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
             key, example = inputs
@@ -167,7 +175,7 @@ def per_sample(learner: Learner) -> Learner:
     return Learner(learner.init, step_fn)
 
 
-def check_strength(strength: float) -> None:
+def check_penalty_weight(strength: float) -> None:
     """Refuses penalties that are none."""
     if not 0 <= strength < float("inf"):
         raise InputError(f"Need a strength of 0 or more, got {strength}.")

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import map_agents
-from p2pjax.training.learner import Extra, Learner
+from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.samplers import Sampler, take_batch
-from p2pjax.types import AgentData, Array, Key, PyTree, Variables
+from p2pjax.types import Array, Key, PyTree, Split, Variables
 
 
 def local_epochs(
@@ -32,8 +32,8 @@ def local_epochs(
         num_epochs: Array,
         variables: Variables,
         opt_state: PyTree,
-        agents: AgentData,
-        extra: Extra = Extra(),
+        agents: Split,
+        extra: StepContext = StepContext(),
     ) -> tuple[Variables, PyTree, Array]:
         steps = samplers.steps_per_epoch(jnp.asarray(agents.size), batch_size)
         return take(
@@ -66,8 +66,8 @@ def own_steps(
         num_steps: Array,
         variables: Variables,
         opt_state: PyTree,
-        agents: AgentData,
-        extra: Extra = Extra(),
+        agents: Split,
+        extra: StepContext = StepContext(),
     ) -> tuple[Variables, PyTree, Array]:
         largest = next(iter(agents.examples.values())).shape[1]
         sampler = samplers.shuffled_epochs(batch_size, largest)
@@ -118,8 +118,8 @@ def local_training(
         first_step: Array,
         variables: Variables,
         opt_state: PyTree,
-        data: AgentData,
-        extra: Extra = Extra(),
+        data: Split,
+        extra: StepContext = StepContext(),
     ) -> tuple[Variables, PyTree, Array]:
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
             key, examples, size, extra = inputs
@@ -150,7 +150,7 @@ def take_steps(
     key: Key,
     examples: Mapping[str, Array],
     size: Array,
-    extra: Extra,
+    extra: StepContext,
     carry: tuple[Variables, PyTree],
     first_step: Array,
     num_steps: Array | int,

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.types import Array, Batch, InputError, Key, PyTree, World
+from p2pjax.types import Array, Batch, FederatedData, InputError, Key, PyTree
 
 
-def max_size(world: World) -> int:
+def max_size(data: FederatedData) -> int:
     """Examples of the largest agent, M."""
-    return next(iter(world.train.examples.values())).shape[1]
+    return next(iter(data.train.examples.values())).shape[1]
 
 
 class Draw(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from p2pjax.datasets.stacking import stack_agents
-from p2pjax.types import InputError, World
+from p2pjax.types import FederatedData, InputError
 
 OVERFLOWS = ("refuse", "drop", "wrap")
 
@@ -71,7 +71,7 @@ def world(
     modified: int = 1,
     train: Sequence[int] = range(9),
     test: Sequence[int] = range(1000, 1100),
-) -> World:
+) -> FederatedData:
     """Every agent learns and completes the same vectors, a few agents one modified.
 
     Training sets have x (training vectors, in the given order) and y (the same without
@@ -117,7 +117,7 @@ def world(
     learned = [vectors_of(agent, train) for agent in agents]
     asked = [vectors_of(agent, test) for agent in agents]
     empty = np.zeros((0, patterns.num_bits), np.uint8)
-    return World(
+    return FederatedData(
         train=stack_agents([{"x": v.training, "y": v.expected} for v in learned]),
         valid=stack_agents([{"x": empty, "y": empty} for _ in agents]),
         test=stack_agents([{"x": v.test, "y": v.expected} for v in asked]),

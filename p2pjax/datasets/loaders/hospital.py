@@ -33,7 +33,7 @@ from p2pjax.datasets.loaders.files import (
     unreadable,
 )
 from p2pjax.datasets.stacking import Examples
-from p2pjax.types import InputError, World
+from p2pjax.types import FederatedData, InputError
 
 CONTENT = "the hospital's table as csv"
 
@@ -102,7 +102,7 @@ SYNTHETIC_FEATURES = 16
 _DISTANCE = 4.0  # of the nearest two centres of different classes, in deviations
 
 
-class Split(NamedTuple):
+class TableSplit(NamedTuple):
     """How many (positive, negative) patients everybody has."""
 
     hosts: tuple[tuple[int, int], ...]
@@ -113,10 +113,10 @@ class Split(NamedTuple):
 # The paper's three. Its balanced one needs 532 + 279 positive patients of 558, so some
 # must be used twice: here training rows only, after the test rows were taken out.
 SPLITS = {
-    "balanced": Split(((284, 284), (248, 248)), repeats=True),
-    "balanced_once": Split(((149, 149), (130, 130))),
-    "unbalanced": Split(((162, 324), (117, 208))),
-    "skewed": Split(((223, 107), (56, 425))),
+    "balanced": TableSplit(((284, 284), (248, 248)), repeats=True),
+    "balanced_once": TableSplit(((149, 149), (130, 130))),
+    "unbalanced": TableSplit(((162, 324), (117, 208))),
+    "skewed": TableSplit(((223, 107), (56, 425))),
 }
 
 
@@ -203,8 +203,11 @@ def ceiling(examples: Examples) -> float:
 
 
 def world(
-    examples: Examples, rng: np.random.Generator, split: Split, held_out: float = 0.2
-) -> World:
+    examples: Examples,
+    rng: np.random.Generator,
+    split: TableSplit,
+    held_out: float = 0.2,
+) -> FederatedData:
     """Hosts with the split's numbers of patients, and one test set for all.
 
     Test patients are drawn first, then those of the hosts; nobody shares a patient but
@@ -242,7 +245,9 @@ def world(
             host.append(part)
     hosts = [rng.permutation(np.concatenate(parts)) for parts in train]
     tests = [np.concatenate(test)] * len(hosts)
-    return partition.hold_out(partition.world_of(examples, hosts, tests), held_out)
+    return partition.hold_out(
+        partition.federated_data(examples, hosts, tests), held_out
+    )
 
 
 def _features(row: dict[str, str], source: str) -> list[float]:

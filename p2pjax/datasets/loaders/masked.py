@@ -19,7 +19,7 @@ from p2pjax.datasets.loaders import text
 from p2pjax.datasets.loaders.pieces import Pieces
 from p2pjax.datasets.loaders.text import Corpus, Documents, Samples
 from p2pjax.datasets.stacking import stack_agents
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.types import FederatedData, InputError, Split
 
 
 def sentences(document: str) -> list[list[str]]:
@@ -49,7 +49,7 @@ def world_of_users(
     *,
     length: int,
     max_examples: int | None = None,
-) -> World:
+) -> FederatedData:
     """The world in which agent n has the samples of user `users[n]`.
 
     Examples are tokens `[N, M, length]` and y `[N, M]`: see `masked_token`.
@@ -64,7 +64,7 @@ def world_of_users(
         max_examples: of an agent in a part; None is no limit.
     """
 
-    def stacked(split: list[Samples]) -> AgentData:
+    def stacked(split: list[Samples]) -> Split:
         agents = []
         for user in users:
             target = rng.permutation(split[user].target)[:max_examples]
@@ -73,7 +73,7 @@ def world_of_users(
             )
         return stack_agents(agents)
 
-    return World(
+    return FederatedData(
         stacked(corpus.train),
         stacked(corpus.valid),
         stacked(corpus.test),

@@ -26,7 +26,7 @@ from p2pjax.datasets.loaders.files import (
 )
 from p2pjax.datasets.loaders.pieces import Pieces
 from p2pjax.datasets.stacking import stack_agents
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.types import FederatedData, InputError, Split
 
 # Names of the parts' files, the public ones last; each may be packed by gzip.
 FILES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -149,7 +149,7 @@ def world_of_sentences(
     length: int,
     share: float = 1.0,
     max_examples: int | None = None,
-) -> World:
+) -> FederatedData:
     """Every part is shuffled and divided evenly over the agents.
 
     Examples are tokens `[N, M, length]`, positions and labels `[N, M, length]`: see
@@ -167,7 +167,7 @@ def world_of_sentences(
         max_examples: of an agent in a part; None is no limit.
     """
 
-    def divided(sentences: list[Sentence]) -> AgentData:
+    def divided(sentences: list[Sentence]) -> Split:
         order = rng.permutation(len(sentences))[: round(share * len(sentences))]
         if len(order) < num_agents:
             raise InputError(
@@ -183,7 +183,7 @@ def world_of_sentences(
         )
 
     train, valid, test = map(divided, tagged)
-    return World(train, valid, test, np.zeros(num_agents, np.int32))
+    return FederatedData(train, valid, test, np.zeros(num_agents, np.int32))
 
 
 def texts(sentences: Iterable[Sentence]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from p2pjax.datasets import partition
 from p2pjax.datasets.stacking import Examples
-from p2pjax.types import InputError, World
+from p2pjax.types import FederatedData, InputError
 
 CENTERS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [-1.0, 1.0]])
 
@@ -35,7 +35,7 @@ def points(rng: np.random.Generator, sizes: np.ndarray) -> Examples:
 
 def world(
     rng: np.random.Generator, train_size: int = 300, test_size: int = 400
-) -> World:
+) -> FederatedData:
     """Machine s has points of categories s and s + 1; all are tested on all four.
 
     Args:
@@ -63,4 +63,6 @@ def world(
     x = np.concatenate([part.x for part in parts])
     y = np.concatenate([part.y for part in parts])
     together = Examples(x, y, np.zeros_like(y), len(CENTERS))
-    return partition.world_of(together, train, [np.arange(test_size)] * NUM_MACHINES)
+    return partition.federated_data(
+        together, train, [np.arange(test_size)] * NUM_MACHINES
+    )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from p2pjax.datasets.stacking import stack_agents
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.types import FederatedData, InputError, Split
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # word ids
 
@@ -249,7 +249,7 @@ def world_of_users(
     users: Sequence[int] | np.ndarray,
     rng: np.random.Generator,
     length: int = WINDOW,
-) -> World:
+) -> FederatedData:
     """The world in which agent n has the samples of user `users[n]`.
 
     Examples are x `[N, M, length]` (int16 or int32 ids) and y `[N, M]` (int32). The
@@ -257,7 +257,7 @@ def world_of_users(
     order; the others stay in order. Groups become clusters, numbered from 0.
     """
 
-    def stacked(split: list[Samples], order: Any) -> AgentData:
+    def stacked(split: list[Samples], order: Any) -> Split:
         agents = []
         for user in users:
             samples = split[user]
@@ -266,7 +266,7 @@ def world_of_users(
             agents.append({"x": x, "y": y})
         return stack_agents(agents)
 
-    return World(
+    return FederatedData(
         train=stacked(corpus.train, rng.permutation),
         valid=stacked(corpus.valid, np.asarray),
         test=stacked(corpus.test, np.asarray),
@@ -284,7 +284,7 @@ def text_world(
     min_train: int = 1,
     max_train: int | None = None,
     by_group: bool = False,
-) -> tuple[World, Vocabulary]:
+) -> tuple[FederatedData, Vocabulary]:
     """One run's world straight from the texts; see `encode` and `select`.
 
     For several runs, `encode` once.
@@ -303,7 +303,7 @@ def text_world(
     return world_of_users(corpus, users, rng), corpus.vocabulary
 
 
-def histograms(world: World, num_ids: int) -> np.ndarray:
+def histograms(world: FederatedData, num_ids: int) -> np.ndarray:
     """How often each agent has each word as training target, `[N, num_ids - 2]`.
 
     Padding and unknown words are left out: column j is the word with id j + 2.

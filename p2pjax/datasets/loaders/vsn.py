@@ -19,7 +19,7 @@ from p2pjax.datasets.loaders.arrays import (
 from p2pjax.datasets.loaders.files import find_archive
 from p2pjax.datasets.loaders.npz import read_arrays
 from p2pjax.datasets.stacking import Examples
-from p2pjax.types import AgentData, InputError, World
+from p2pjax.types import FederatedData, InputError, Split
 
 CLASSES = ("AAV", "DW")  # the class id is the position
 
@@ -112,7 +112,7 @@ def synthetic(num_sensors: int = 23, size: int = 400, seed: int = 0) -> Examples
     )
 
 
-def standardize(world: World) -> World:
+def standardize(world: FederatedData) -> FederatedData:
     """Gives every feature of every agent's training set mean 0 and deviation 1.
 
     Each agent uses the statistics of its own training examples, for all its splits:
@@ -128,7 +128,7 @@ def standardize(world: World) -> World:
     # What rounding leaves of a constant feature is not a deviation.
     deviation = np.where(deviation > 1e-6 * np.abs(mean), deviation, 1)
 
-    def apply(data: AgentData) -> AgentData:
+    def apply(data: Split) -> Split:
         scaled = (np.asarray(data.examples["x"], np.float64) - mean) / deviation
         scaled = np.where(_is_real(data), scaled, 0).astype(np.float32)
         return data._replace(examples={**data.examples, "x": scaled})
@@ -138,7 +138,7 @@ def standardize(world: World) -> World:
     )
 
 
-def _is_real(data: AgentData) -> np.ndarray:
+def _is_real(data: Split) -> np.ndarray:
     """`[N, M, 1]`: not padding."""
     num_examples = data.examples["x"].shape[1]
     return (np.arange(num_examples) < np.asarray(data.size)[:, None])[..., None]

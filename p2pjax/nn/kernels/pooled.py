@@ -36,7 +36,11 @@ from p2pjax.types import Array
 MANY_CHANNELS = 8  # of the inputs: from here on points are as fast as columns
 
 
-NEVER_FALLING = (nn.relu, nn.sigmoid, nn.tanh)  # the largest stays so under these
+MONOTONE_ACTIVATIONS = (
+    nn.relu,
+    nn.sigmoid,
+    nn.tanh,
+)  # the largest stays so under these
 
 
 class PooledConvolution(nn.Module):
@@ -76,7 +80,7 @@ class PooledConvolution(nn.Module):
             out = plain_convolution(x, kernel, Geometry()) + bias.reshape(1, 1, 1, -1)
             return plain_pooling(self.activation(out), self.pool, self.pool)
 
-        if as_matrices and self.activation in NEVER_FALLING:
+        if as_matrices and self.activation in MONOTONE_ACTIVATIONS:
             return jax.lax.platform_dependent(
                 x, kernel, bias, cpu=in_products, default=plainly
             )

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.nn.cells import Held, without_missing
+from p2pjax.nn.cells import CellMask, mask_absent
 from p2pjax.types import Array, PyTree
 
 
@@ -21,7 +21,7 @@ def gru_state(
     is_token: Array,
     kernel: Array,
     bias: Array,
-    cells: Held | None = None,
+    cells: CellMask | None = None,
 ) -> Array:
     """Last state `[B, H]` of the reset-after form, from zeros.
 
@@ -42,13 +42,13 @@ def _derivative(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
     last, (state, update, reset, candidate, recalled) = _walk(*primals)  # [T, B, H]
 
     # d new = a . d(recurrent) + b . d(projected) + c d(state), summed over the gates
-    counts = without_missing(is_token[..., None], cells, missing=False)
+    counts = mask_absent(is_token[..., None], cells, missing=False)
     rise = jnp.where(counts, (1 - update) * (1 - candidate * candidate), 0)
     of_update = jnp.where(counts, update * (1 - update) * (state - candidate), 0)
     of_reset = rise * recalled * reset * (1 - reset)
     by_recurrent = jnp.stack([of_update, of_reset, rise * reset], 2)  # [T, B, 3, H]
     by_projected = jnp.stack([of_update, of_reset, rise], 2)
-    by_state = without_missing(jnp.where(is_token[..., None], update, 1), cells)
+    by_state = mask_absent(jnp.where(is_token[..., None], update, 1), cells)
 
     recurrent_dot = to_gates(state, kernel_dot) + bias_dot[None, None]
     entering = (by_recurrent * recurrent_dot + by_projected * projected_dot).sum(2)
@@ -64,7 +64,11 @@ def _derivative(primals: PyTree, tangents: PyTree) -> tuple[Array, Array]:
 
 
 def _walk(
-    projected: Array, is_token: Array, kernel: Array, bias: Array, cells: Held | None
+    projected: Array,
+    is_token: Array,
+    kernel: Array,
+    bias: Array,
+    cells: CellMask | None,
 ) -> tuple[Array, PyTree]:
     """The last state, and of all times the state before and what the gates were."""
 
@@ -74,7 +78,7 @@ def _walk(
         update, reset = (nn.sigmoid(projected[:, g] + recurrent[:, g]) for g in (0, 1))
         recalled = recurrent[:, 2]
         candidate = jnp.tanh(projected[:, 2] + reset * recalled)
-        new = without_missing(update * state + (1 - update) * candidate, cells)
+        new = mask_absent(update * state + (1 - update) * candidate, cells)
         new = jnp.where(is_token[:, None], new, state)
         return new, (state, update, reset, candidate, recalled)
 

@@ -2,8 +2,9 @@
 
 Methods that prefer good models ask the same few agents again and again. Sajina (2025)
 measures that by the Gini coefficient of the messages sent and asks for a remedy. Every
-selection asks for what it wants to fetch by `admitted`; under a cap, places are given
-at random, and who is turned away draws again among those who have places left.
+selection asks for what it wants to fetch by `apply_request_limit`; under a cap, places
+are given at random, and who is turned away draws again among those who have places
+left.
 """
 
 import jax
@@ -11,23 +12,23 @@ import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Selection, View
+from p2pjax.selection.base import PeerView, Selection
 from p2pjax.types import Array, InputError, Key, PyTree
 
 
-def max_in_load(selection: Selection, most: int) -> Selection:
+def limit_requests(selection: Selection, most: int) -> Selection:
     """The same selection where nobody is fetched from by more than `most` agents."""
     if most < 1:
         raise InputError(f"Need a largest load of 1 or more, got {most}.")
 
-    def select_fn(key: Key, t: Array, state: PyTree, view: View) -> tuple:
+    def select_fn(key: Key, t: Array, state: PyTree, view: PeerView) -> tuple:
         return selection.select(key, t, state, view._replace(max_in_load=most))
 
     return selection._replace(select=select_fn)
 
 
-def admitted(
-    key: Key, view: View, wanted: Topology, before: Topology | None = None
+def apply_request_limit(
+    key: Key, view: PeerView, wanted: Topology, before: Topology | None = None
 ) -> Topology:
     """Whom everybody may really fetch from, of whom it wants to, `[N, C]`.
 
@@ -42,7 +43,7 @@ def admitted(
     if view.max_in_load is None:
         return wanted
     num_agents, num_slots = wanted.mask.shape
-    held = tables.nobody(num_agents, 0) if before is None else before
+    held = tables.empty(num_agents, 0) if before is None else before
     free = view.max_in_load - _loads(held)  # [N]
     is_known = tables.members(held)
     # Who is fetched from already has the place already.
@@ -66,7 +67,7 @@ def admitted(
             (free[view.permitted.neighbor] > 0) & ~tables.lookup(taken, view.permitted),
             view.permitted,
         )
-        others = tables.drawn(key_draw, choice, num_slots)
+        others = tables.sample(key_draw, choice, num_slots)
         # The s-th open slot proposes to the s-th agent drawn.
         rank = jnp.cumsum(is_open, axis=1) - 1
         rank = jnp.maximum(rank, 0)

@@ -11,39 +11,44 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange import mixing, shared
-from p2pjax.exchange.shared import message_plan, message_size, travelling, where_shared
+from p2pjax.exchange.shared import (
+    message_size,
+    shared_leaf_indices,
+    sharing_plan,
+    where_shared,
+)
 from p2pjax.graphs import schedule, topology
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.selection import peer_evaluation, tables
-from p2pjax.selection.base import PairFn, Selection, View
+from p2pjax.selection.base import PairFn, PeerView, Selection
 from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import map_agents
 from p2pjax.training.samplers import whole_set
 from p2pjax.types import (
-    AgentData,
     Array,
     Batch,
+    FederatedData,
     InputError,
     Key,
     Peers,
     PyTree,
+    Split,
     Variables,
-    World,
 )
 
 # (whom everybody may choose, trained models, parameters before training, world) -> View
-Look = Callable[[Topology, Variables, PyTree, World], View]
+ViewFn = Callable[[Topology, Variables, PyTree, FederatedData], PeerView]
 
 
-def viewing(
+def make_peer_view(
     task: Task,
     *,
     equal_weights: bool,
     probe: Probe | None,
     local: Sequence[str],
     agent_loop: int,
-) -> Look:
+) -> ViewFn:
     """Makes views; the arguments are those of `pull`."""
 
     def loss_fn(variables: Variables, batch: Batch) -> Array:
@@ -51,32 +56,32 @@ def viewing(
         return total / jnp.maximum(weight, 1)
 
     def look(
-        permitted: Topology, variables: Variables, before: PyTree, world: World
-    ) -> View:
-        plan = message_plan(variables, local)
-        sizes = jnp.asarray(world.train.size)
+        permitted: Topology, variables: Variables, before: PyTree, data: FederatedData
+    ) -> PeerView:
+        plan = sharing_plan(variables, local)
+        sizes = jnp.asarray(data.train.size)
 
-        def over_pairs(pair_fn: PairFn, table: Topology, split: AgentData) -> Array:
+        def over_pairs(pair_fn: PairFn, table: Topology, split: Split) -> Array:
             def on_pair(message: PyTree, agent: PyTree) -> Array:
                 own, examples, size = agent
-                message = where_shared(plan, message, shared.message_of(own))
-                theirs = shared.received(own, message)
+                message = where_shared(plan, message, shared.shared_leaves(own))
+                theirs = shared.with_shared_leaves(own, message)
                 return pair_fn(own, theirs, whole_set(examples, size))
 
             return peer_evaluation.over_pairs(
                 on_pair,
-                shared.message_of(variables),
+                shared.shared_leaves(variables),
                 (variables, split.examples, split.size),
                 table,
                 agent_loop,
             )
 
         def sent(tree: PyTree) -> list[Array]:
-            plan = message_plan(Variables(variables.params, {}), local)
-            travel = travelling(plan)
+            plan = sharing_plan(Variables(variables.params, {}), local)
+            travel = shared_leaf_indices(plan)
             return [leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if i in travel]
 
-        def gradient(params: PyTree, split: AgentData) -> PyTree:
+        def gradient(params: PyTree, split: Split) -> PyTree:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, PyTree]:
                 params, stats, examples, size = agent
                 batch = whole_set(examples, size)
@@ -95,13 +100,13 @@ def viewing(
                 )
             return peer_evaluation.predictions(probe, variables, agent_loop)
 
-        return View(
+        return PeerView(
             permitted=permitted,
             sizes=jnp.ones_like(sizes) if equal_weights else sizes,
             params=variables.params,
             before=before,
-            train=world.train,
-            valid=world.valid,
+            train=data.train,
+            valid=data.valid,
             loss=loss_fn,
             over_pairs=over_pairs,
             mix=lambda params, peers: mix_params(params, peers, local),
@@ -116,25 +121,29 @@ def viewing(
 
 def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:
     """Combines parameters by peers, but for those that are `local`."""
-    plan = message_plan(Variables(params, {}), local)
+    plan = sharing_plan(Variables(params, {}), local)
     message = {"params": params}
-    return mixing.mix(message, plan, lambda owner: mixing.best(peers, owner))["params"]
+    return mixing.mix(
+        message, plan, lambda owner: mixing.fastest_combine(peers, owner)
+    )["params"]
 
 
-def alone(key: Key, selection: Selection, memory: PyTree, view: View) -> Peers:
+def self_only_peers(
+    key: Key, selection: Selection, memory: PyTree, view: PeerView
+) -> Peers:
     """Before anybody has chosen: as many slots as it will have, all of itself."""
     peers, *_ = jax.eval_shape(
         lambda: selection.select(key, jnp.int32(0), memory, view)
     )
-    ids = tables.own(view.num_agents).neighbor
+    ids = tables.self_only(view.num_agents).neighbor
     weight = jnp.zeros(peers.weight.shape, peers.weight.dtype)
     return Peers(jnp.broadcast_to(ids, peers.ids.shape), weight.at[:, 0].set(1))
 
 
-def a_graph(graph: Graphs | None, num_agents: int) -> Topology:
+def initial_graph(graph: Graphs | None, num_agents: int) -> Topology:
     """Whom agents may choose before the first round; later graphs are as wide."""
     if graph is None:
-        return tables.everybody(num_agents)
+        return tables.all_others(num_agents)
     drawn = graph(np.random.default_rng(0)) if callable(graph) else graph
     first = topology.unstack(drawn)[0] if drawn.mask.ndim == 3 else drawn
     return jax.tree.map(jnp.asarray, first)
@@ -153,7 +162,10 @@ def graph_of_rounds(
     graphs, of_round = schedule.graphs_of_rounds(
         rng, graph, rewire_every, num_agents, num_rounds
     )
-    width, expected = graphs.mask.shape[2], a_graph(graph, num_agents).mask.shape[1]
+    width, expected = (
+        graphs.mask.shape[2],
+        initial_graph(graph, num_agents).mask.shape[1],
+    )
     if width != expected:
         raise InputError(
             f"Need graphs of one width, got some of {expected} and of {width} "

@@ -16,8 +16,8 @@ from p2pjax import sharding
 from p2pjax.asynchronous.task_groups import in_task, leaf_groups, of_task
 from p2pjax.asynchronous.waves import Waves
 from p2pjax.exchange import owner_classes
-from p2pjax.exchange.shared import message_of, received
-from p2pjax.types import LOCAL, AgentData, Array, Key, PyTree, Variables
+from p2pjax.exchange.shared import shared_leaves, with_shared_leaves
+from p2pjax.types import LOCAL, Array, Key, PyTree, Split, Variables
 
 
 class Agent(NamedTuple):
@@ -38,11 +38,11 @@ class AsynchronousState(NamedTuple):
 
 # (key, agent, its training and its validation data, whether it merged some message
 # without the leaves of the sender's task) -> (agent, loss)
-Awake = Callable[[Key, Agent, AgentData, AgentData, Array], tuple[Agent, Array]]
+WakeFn = Callable[[Key, Agent, Split, Split, Array], tuple[Agent, Array]]
 
 
 def in_place(
-    awake: Sequence[Awake], starts: Sequence[int], local: tuple[str, ...]
+    awake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
 ) -> Callable[..., AsynchronousState]:
     """One training after the other; every device takes those of its own agents."""
 
@@ -50,8 +50,8 @@ def in_place(
         key: Key,
         tables: tuple[Waves, ...],
         state: AsynchronousState,
-        train: AgentData,
-        valid: AgentData,
+        train: Split,
+        valid: Split,
     ) -> AsynchronousState:
         num_own = train.size.shape[0]
         first = sharding.first_agent(num_own)
@@ -113,7 +113,7 @@ def in_place(
             def one_posting(i: Array, state: AsynchronousState) -> AsynchronousState:
                 at = jnp.clip(place[i], 0, num_own - 1)
                 sender = _read(state.agents.variables, task, start, at)
-                message = sharding.from_owner(
+                message = sharding.broadcast_from_owner(
                     shared(sender, local), jnp.asarray(is_mine[i])
                 )
                 to = wave.receiver[i] - first  # [K]
@@ -165,7 +165,7 @@ def _is_mine(wave: Waves, place: Array, num_own: int) -> Array:
 
 
 def in_batches(
-    awake: Sequence[Awake], starts: Sequence[int], local: tuple[str, ...]
+    awake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
 ) -> Callable[..., AsynchronousState]:
     """All trainings of a wave at once, a batch per task; unused places do not count."""
 
@@ -173,8 +173,8 @@ def in_batches(
         key: Key,
         tables: tuple[Waves, ...],
         state: AsynchronousState,
-        train: AgentData,
-        valid: AgentData,
+        train: Split,
+        valid: Split,
     ) -> AsynchronousState:
         nobody = train.size.shape[0]
 
@@ -291,15 +291,15 @@ def _per_event(wave: Waves) -> _Event:
 
 
 def _wake(
-    awake: Awake,
+    awake: WakeFn,
     groups: PyTree,
     local: tuple[str, ...],
     key: Key,
     event: _Event,
     agent: Agent,
     mail: PyTree,
-    data: AgentData,
-    validation: AgentData,
+    data: Split,
+    validation: Split,
 ) -> tuple[Agent, Array]:
     """Merges the mail of ONE agent and lets it train."""
     merged = jax.tree.map(
@@ -317,7 +317,7 @@ def _wake(
 
 def shared(variables: Variables, local: tuple[str, ...]) -> PyTree:
     """What travels; None in place of the leaves that do not."""
-    message = message_of(variables)
+    message = shared_leaves(variables)
     leaves, structure = jax.tree.flatten(message)
     plan = owner_classes.whole_model(1, message, local)
     for owner_class in plan.classes:
@@ -331,10 +331,10 @@ def _with_shared(variables: Variables, new: PyTree) -> Variables:
     message = jax.tree.map(
         lambda new, old: old if new is None else new,
         new,
-        message_of(variables),
+        shared_leaves(variables),
         is_leaf=lambda leaf: leaf is None,
     )
-    return received(variables, message)
+    return with_shared_leaves(variables, message)
 
 
 def _take(at: Array, tree: PyTree) -> PyTree:

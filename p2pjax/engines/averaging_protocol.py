@@ -8,21 +8,21 @@ where the matrix is not doubly stochastic, some count more than others.
 import jax
 
 from p2pjax.engines.stepwise import (
-    Exchange,
-    Protocol,
-    Sent,
-    Weigh,
+    CommunicationResult,
+    ExchangeFn,
+    GossipProtocol,
+    MixingWeights,
     peer_ids,
-    wire_peers,
+    prepare_weights,
 )
-from p2pjax.exchange.mixing import others
+from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import mixing_matrices
 from p2pjax.types import Key, Peers, PyTree
 
 
-def dpsgd(
-    weigh: Weigh = mixing_matrices.uniform_receive, *, mix_first: bool = False
-) -> Protocol:
+def neighbor_averaging(
+    weigh: MixingWeights = mixing_matrices.uniform_receive, *, mix_first: bool = False
+) -> GossipProtocol:
     """Adapt then combine: `x <- W (x + update(x))`.
 
     Args:
@@ -38,8 +38,8 @@ def dpsgd(
         before: PyTree,
         after: PyTree,
         memory: PyTree,
-        exchange: Exchange,
-    ) -> Sent:
+        exchange: ExchangeFn,
+    ) -> CommunicationResult:
         del key
         if mix_first:
             outgoing = {**after, "params": before["params"]}
@@ -52,7 +52,9 @@ def dpsgd(
             )
         else:
             message = exchange(after, after, peers)
-        used = others(peers)
-        return Sent(message, memory, used, used)
+        used = is_peer(peers)
+        return CommunicationResult(message, memory, used, used)
 
-    return Protocol(wire_peers(weigh), peer_ids, lambda message: (), communicate_fn)
+    return GossipProtocol(
+        prepare_weights(weigh), peer_ids, lambda message: (), communicate_fn
+    )

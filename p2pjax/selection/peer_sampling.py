@@ -14,18 +14,18 @@ import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
-from p2pjax.selection.base import Pulled, Selection, View
+from p2pjax.selection.base import Fetched, PeerView, Selection
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 
-class ViewSizeState(NamedTuple):
+class PartialViewState(NamedTuple):
     """Whom everybody knows, and what the selection remembers."""
 
     known: Topology  # [N, V]
     inner: PyTree
 
 
-def view_size(selection: Selection, size: int) -> Selection:
+def partial_view(selection: Selection, size: int) -> Selection:
     """The same selection where everybody knows `size` agents at a time.
 
     Whom an agent may fetch from is restricted to those; what the selection remembers of
@@ -37,30 +37,32 @@ def view_size(selection: Selection, size: int) -> Selection:
             f"Need views of 2 agents or more, so that there is a choice, got {size}."
         )
 
-    def init_fn(key: Key, view: View) -> ViewSizeState:
+    def init_fn(key: Key, view: PeerView) -> PartialViewState:
         key_view, key_inner = jax.random.split(key)
-        known = tables.drawn(key_view, view.permitted, size)
+        known = tables.sample(key_view, view.permitted, size)
         inner = selection.init(key_inner, view._replace(permitted=known))
-        return ViewSizeState(known, inner)
+        return PartialViewState(known, inner)
 
     def select_fn(
-        key: Key, t: Array, state: ViewSizeState, view: View
-    ) -> tuple[Peers, Pulled, ViewSizeState]:
+        key: Key, t: Array, state: PartialViewState, view: PeerView
+    ) -> tuple[Peers, Fetched, PartialViewState]:
         key_select, key_gossip = jax.random.split(key)
         is_permitted = tables.members(view.permitted)
         known = tables.where(tables.lookup(is_permitted, state.known), state.known)
         peers, pulled, inner = selection.select(
             key_select, t, state.inner, view._replace(permitted=known)
         )
-        is_other = peers.ids != tables.own(view.num_agents).neighbor
+        is_other = peers.ids != tables.self_only(view.num_agents).neighbor
         merged = tables.where(is_other, Topology(peers.ids, peers.weight > 0))
-        known = gossip(key_gossip, known, merged, is_permitted)
-        return peers, pulled, ViewSizeState(known, inner)
+        known = exchange_views(key_gossip, known, merged, is_permitted)
+        return peers, pulled, PartialViewState(known, inner)
 
     return selection._replace(init=init_fn, select=select_fn)
 
 
-def gossip(key: Key, known: Topology, stay: Topology, is_permitted: Array) -> Topology:
+def exchange_views(
+    key: Key, known: Topology, stay: Topology, is_permitted: Array
+) -> Topology:
     """The views after one exchange.
 
     Args:
@@ -71,9 +73,9 @@ def gossip(key: Key, known: Topology, stay: Topology, is_permitted: Array) -> To
     """
     key_partner, key_turn, key_half, key_keep = jax.random.split(key, 4)
     num_agents, size = known.mask.shape
-    own = tables.own(num_agents)
-    partner = tables.drawn(key_partner, known, 1)
-    half = tables.drawn(key_half, known, max(1, size // 2))
+    own = tables.self_only(num_agents)
+    partner = tables.sample(key_partner, known, 1)
+    half = tables.sample(key_half, known, max(1, size // 2))
     message = tables.joined(own, half)  # [N, 1 + V / 2]
     answer = _from(message, partner)
     asking = _from(message, _one_asker(key_turn, partner))
@@ -87,7 +89,7 @@ def gossip(key: Key, known: Topology, stay: Topology, is_permitted: Array) -> To
         total_repeat_length=every.mask.shape[1],
     )
     chance = jax.random.uniform(key_keep, every.mask.shape)
-    return tables.best(every, class_of_slot[None] + chance, size)
+    return tables.top_k(every, class_of_slot[None] + chance, size)
 
 
 def _one_asker(key: Key, partner: Topology) -> Topology:
@@ -113,5 +115,7 @@ def _is_first(table: Topology) -> Array:
     slots = jnp.broadcast_to(jnp.arange(num_slots, dtype=jnp.int32), table.mask.shape)
     column = jnp.where(table.mask, table.neighbor, num_agents)
     never = jnp.full((num_agents, num_agents), num_slots, jnp.int32)
-    first = never.at[tables.own(num_agents).neighbor, column].min(slots, mode="drop")
+    first = never.at[tables.self_only(num_agents).neighbor, column].min(
+        slots, mode="drop"
+    )
     return tables.lookup(first, table) == slots
