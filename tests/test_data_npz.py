@@ -1,4 +1,4 @@
-"""Anybody's own npz data, and the safe opening of npz archives."""
+"""Your own npz data, and the safe opening of npz archives."""
 
 import pickle
 import zipfile

@@ -1,4 +1,4 @@
-"""Host-side splits: labelled examples -> the agents' worlds."""
+"""Host-side splits: labelled examples -> the agents' data."""
 
 from collections.abc import Callable
 
@@ -101,7 +101,7 @@ def sample_users(
 def assign_random_users(
     examples: Examples, rng: np.random.Generator, *, num_users: int, size: int
 ) -> Examples:
-    """Examples drawn at random and dealt to users who have nothing else in common."""
+    """Examples drawn at random and dealt to users, who so differ by chance only."""
     if num_users < 1 or size < 1 or num_users * size > len(examples.y):
         raise InputError(
             f"Need users and examples to deal, at most {len(examples.y)} in all, got "
@@ -129,14 +129,17 @@ def federated_data(
     test: list[np.ndarray],
     cluster: np.ndarray | None = None,
 ) -> FederatedData:
-    """The world in which agent n trains on rows `train[n]` and is tested on `test[n]`.
+    """Data of which agent n trains on rows `train[n]` and is tested on `test[n]`.
 
     Agents may have different numbers of rows. No rows are held out for validation.
     """
     for name, rows_of_agents in (("training", train), ("test", test)):
         without = [n for n, rows in enumerate(rows_of_agents) if len(rows) == 0]
         if without:
-            raise InputError(f"Agents {without} have no {name} examples.")
+            raise InputError(
+                f"Need at least one {name} example of each agent, got none of agents "
+                f"{without}: lower the number of agents or split the data otherwise."
+            )
 
     def take(rows: np.ndarray) -> dict[str, np.ndarray]:
         return {"x": examples.x[rows], "y": examples.y[rows].astype(np.int32)}
@@ -191,7 +194,7 @@ def relabel(data: FederatedData, tables: np.ndarray) -> FederatedData:
         y = np.take_along_axis(tables, np.asarray(split.examples["y"]), axis=1)
         return split._replace(examples={**split.examples, "y": y})
 
-    return _every_split(changed, data, _numbered(tables))
+    return _every_split(changed, data, number_rows(tables))
 
 
 def rotate(data: FederatedData, quarter_turns: np.ndarray) -> FederatedData:
@@ -208,7 +211,7 @@ def rotate(data: FederatedData, quarter_turns: np.ndarray) -> FederatedData:
         turned = [np.rot90(own, k, (1, 2)) for own, k in zip(x, turns, strict=True)]
         return split._replace(examples={**split.examples, "x": np.stack(turned)})
 
-    return _every_split(changed, data, _numbered(turns[:, None]))
+    return _every_split(changed, data, number_rows(turns[:, None]))
 
 
 def permute_features(data: FederatedData, orders: np.ndarray) -> FederatedData:
@@ -230,7 +233,7 @@ def permute_features(data: FederatedData, orders: np.ndarray) -> FederatedData:
         x = np.take_along_axis(flat, orders[:, None], axis=2).reshape(x.shape)
         return split._replace(examples={**split.examples, "x": x})
 
-    return _every_split(changed, data, _numbered(orders))
+    return _every_split(changed, data, number_rows(orders))
 
 
 def _every_split(
@@ -241,7 +244,7 @@ def _every_split(
     )
 
 
-def _numbered(rows: np.ndarray) -> np.ndarray:
+def number_rows(rows: np.ndarray) -> np.ndarray:
     """`[N]`: equal rows get equal numbers, in the order of first appearance."""
     first: dict[bytes, int] = {}
     keys = [row.tobytes() for row in np.ascontiguousarray(rows)]

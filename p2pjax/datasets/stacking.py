@@ -24,7 +24,7 @@ class Examples(NamedTuple):
 
 
 def stack_agents(agents: list[dict[str, np.ndarray]]) -> Split:
-    """Pads every agent's examples (leaves `[M_n, ...]`) to the longest and stacks."""
+    """Pads each agent's examples (leaves `[M_n, ...]`) to the longest and stacks."""
     sizes = [len(next(iter(examples.values()))) for examples in agents]
     longest = max(sizes)
 
@@ -40,7 +40,7 @@ def stack_agents(agents: list[dict[str, np.ndarray]]) -> Split:
 
 
 def pad_split(split: Split, num_examples: int) -> Split:
-    """The same examples with more padding, so that worlds can have equal shapes."""
+    """The same examples with more padding, to have the shape of other data."""
 
     def pad(leaf: Array) -> np.ndarray:
         more = num_examples - leaf.shape[1]
@@ -51,7 +51,7 @@ def pad_split(split: Split, num_examples: int) -> Split:
 
 
 def label_histograms(split: Split, num_classes: int) -> Array:
-    """How often every agent has each label, `[N, num_classes]`."""
+    """How often each agent has each label, `[N, num_classes]`."""
     labels = jnp.asarray(split.examples["y"])  # [N, M]
     is_real = jnp.arange(labels.shape[1])[None] < jnp.asarray(split.size)[:, None]
     labels = jnp.where(is_real, labels, num_classes)  # dropped
@@ -61,7 +61,7 @@ def label_histograms(split: Split, num_classes: int) -> Array:
 
 
 def pad_to_same_size(worlds: Sequence[FederatedData]) -> list[FederatedData]:
-    """The same worlds with so much padding that their shapes are equal."""
+    """The same data sets with so much padding that their shapes are equal."""
 
     def pad(splits: Sequence[Split]) -> list[Split]:
         longest = max(next(iter(s.examples.values())).shape[1] for s in splits)
@@ -78,7 +78,7 @@ def pad_to_same_size(worlds: Sequence[FederatedData]) -> list[FederatedData]:
 def over_splits(
     fn: Callable[..., Split], worlds: Sequence[FederatedData], cluster: Array
 ) -> FederatedData:
-    """`fn(train of every world, ...)`, and so for validation and test."""
+    """`fn` of the training parts of all data sets, and so for validation and test."""
     return FederatedData(
         fn(*(data.train for data in worlds)),
         fn(*(data.valid for data in worlds)),

@@ -1,13 +1,14 @@
 """The 1797 digits of 8 x 8 pixels that come with scikit-learn: nothing to download."""
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from p2pjax.datasets.stacking import Examples
 
 
 def load() -> Examples:
     """Loads the digits; ink 16 becomes 255 and all belong to user 0."""
+    from sklearn.datasets import load_digits
+
     digits = load_digits()
     x = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # [1797, 8, 8]
     y = digits.target.astype(np.int32)  # [1797]

@@ -1,7 +1,7 @@
 """Procedural handwriting: 28x28 digits and letters by any number of writers.
 
 A stand-in for FEMNIST that needs no download. The 62 characters are pen strokes
-(`data/glyph_strokes.py`). A writer has a style (slant, width, size, pen, angularity,
+(`glyph_strokes.py`). A writer has a style (slant, width, size, pen, angularity,
 height of the small letters, a smooth warp of the page), chooses once how to draw each
 character where several forms are usual, and displaces the points of each character a
 little, always the same way. A sample adds a fresh jitter of points, strokes,
@@ -17,7 +17,6 @@ depends on the seed and u alone.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from p2pjax.datasets.loaders.glyph_strokes import ALPHABET, DESCENDER, FORMS, X_HEIGHT
 from p2pjax.datasets.stacking import Examples
@@ -208,6 +207,8 @@ def _interpolators(
     points: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:  # twice [count, T]
     """A cubic spline and a polyline through the points of one span, as matrices."""
+    from scipy.interpolate import CubicSpline
+
     chords = np.linalg.norm(np.diff(points, axis=0), axis=1)
     knots = np.concatenate([[0], np.cumsum(chords)])
     times = np.linspace(0, knots[-1], count)

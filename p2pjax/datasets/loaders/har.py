@@ -41,7 +41,7 @@ NUM_FEATURES = 561
 DATASET = "Human activity recognition"
 
 
-PARTS = ("train", "test")  # of the published folder; nobody is in both
+PARTS = ("train", "test")  # of the published folder; no person is in both
 
 
 CONTENT = "the published features of motion"

@@ -103,7 +103,7 @@ _DISTANCE = 4.0  # of the nearest two centres of different classes, in deviation
 
 
 class TableSplit(NamedTuple):
-    """How many (positive, negative) patients everybody has."""
+    """How many (positive, negative) patients each host has."""
 
     hosts: tuple[tuple[int, int], ...]
     test: tuple[int, int] = (279, 279)
@@ -210,8 +210,9 @@ def world(
 ) -> FederatedData:
     """Hosts with the split's numbers of patients, and one test set for all.
 
-    Test patients are drawn first, then those of the hosts; nobody shares a patient but
-    for training rows that are repeated. Every host holds some of its rows out.
+    Test patients are drawn first, then those of the hosts; no two hosts share a
+    patient but for training rows that are repeated. Every host holds some of its rows
+    out.
 
     Args:
         examples: two classes, 1 is positive.

@@ -1,4 +1,4 @@
-"""Anybody's own data in one npz archive, and the safe way to open an npz archive."""
+"""Your own data in one npz archive, and the safe way to open an npz archive."""
 
 import zipfile
 import zlib

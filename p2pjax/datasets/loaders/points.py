@@ -15,7 +15,7 @@ from p2pjax.types import FederatedData, InputError
 CENTERS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [-1.0, 1.0]])
 
 
-SPREAD = 0.9  # nobody can tell more than 75.12 % of the points apart
+SPREAD = 0.9  # no classifier can tell more than 75.12 % of the points apart
 
 
 NUM_MACHINES = 3

@@ -61,7 +61,7 @@ def load(
         The texts, one per comment.
 
     Raises:
-        InputError: nothing found, a file cannot be used, or nobody is left.
+        InputError: nothing found, a file cannot be used, or no user is left.
     """
     folder = Path(data_dir)
     files = {split: sorted((folder / split).glob("*.json")) for split in SPLITS}

@@ -1,4 +1,4 @@
-"""Shakespeare's plays by role, and anybody's own texts by user in one JSON file.
+"""Shakespeare's plays by role, and your own texts by user in one JSON file.
 
 McMahan et al. (2017), arXiv:1602.05629; the snippets of TensorFlow Federated.
 """

@@ -4,8 +4,8 @@ A small grammar writes English sentences about a few topics. All speakers share 
 network can learn from others: the sentences' patterns, and which adjectives, verbs,
 objects and places usually go with a word. A speaker has a main topic, things it likes
 to talk about, patterns it likes, turns of phrase it opens and closes with, and friends
-whose names nobody else knows. So many words follow from those before them, some only
-for who knows the speaker, and speakers of one topic help each other most.
+whose names no other speaker knows. So many words follow from those before them, some
+only for those who know the speaker, and speakers of one topic help each other most.
 
 Everything follows from the seed. Speaker u's texts depend on the seed, on u, on
 num_texts and on num_topics, never on num_speakers.

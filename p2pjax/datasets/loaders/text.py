@@ -124,7 +124,7 @@ def encode(documents: Documents, num_words: int = 10_000) -> Corpus:
     sample, so it is the same in all runs.
 
     Raises:
-        InputError: nobody wrote two words in a row.
+        InputError: no user wrote two words in a row.
     """
     codes: dict[str, int] = {}  # every word in the order in which they appear
 
