@@ -39,9 +39,9 @@ def test_divergences_of_the_thesis(real_data, split, expected, tolerance):
 @given(
     seed=st.integers(0, 100),
     size=st.integers(60, 300),
-    split=st.sampled_from(["iid", "pathological", "practical", "dirichlet"]),
+    split=st.sampled_from(["iid", "pathological", "dominant_classes", "dirichlet"]),
 )
-def test_nobody_shares_a_row(seed, size, split):
+def test_no_two_agents_share_a_row(seed, size, split):
     rng, y = np.random.default_rng(seed), balanced(size)
     arguments = (0.3,) if split == "dirichlet" else ()
     rows = getattr(label_skew, split)(y, rng, 10, *arguments)
@@ -117,6 +117,26 @@ def test_alpha_moves_shares_from_unequal_to_equal():
         for alpha in (0.1, 1.0, 100.0)
     ]
     assert spread[0] > 0.4 > spread[1] > 0.05 > spread[2]
+
+
+def test_dirichlet_is_drawn_anew_until_each_agent_has_enough():
+    y = balanced(1000)
+
+    def sizes(seed, **options):
+        rng = np.random.default_rng(seed)
+        return list(map(len, label_skew.dirichlet(y, rng, 20, 0.05, **options)))
+
+    once = [sizes(seed) for seed in range(20)]
+    enough = [sizes(seed, min_size=3) for seed in range(20)]
+    assert min(map(min, once)) == 0
+    assert min(map(min, enough)) >= 3
+    assert all(sum(own) == 1000 for own in enough)
+    kept = [one == other for one, other in zip(once, enough, strict=True)]
+    assert kept == [min(own) >= 3 for own in once]  # a good first draw stays
+    with pytest.raises(InputError, match=r"at least 60 examples for each of 20 agents"):
+        sizes(0, min_size=60)
+    with pytest.raises(InputError, match="with alpha 0.05: raise alpha, or lower the"):
+        sizes(0, min_size=45)
 
 
 def test_impossible_splits_are_refused():

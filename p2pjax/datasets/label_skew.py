@@ -1,7 +1,8 @@
-"""Splits by label: which rows of a data set every agent gets.
+"""Splits by label: which rows of a data set each agent gets.
 
 Those of Sajina (2025) and Dirichlet shares (Hsu et al. 2019). Each returns row
-numbers per agent, for `partition.federated_data`; nobody shares a row.
+numbers per agent, for `partition.federated_data`; no two agents share a
+row. `split` has them in the form that `federate` takes.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2pjax.types import InputError
+
+_MAX_DRAWS = 1000  # of Dirichlet shares, until each agent has enough
 
 
 def iid(y: np.ndarray, rng: np.random.Generator, num_agents: int) -> list[np.ndarray]:
@@ -20,7 +23,7 @@ def iid(y: np.ndarray, rng: np.random.Generator, num_agents: int) -> list[np.nda
 def pathological(
     y: np.ndarray, rng: np.random.Generator, num_agents: int, shards_per_agent: int = 2
 ) -> list[np.ndarray]:
-    """Sorted by label and cut into shards; every agent gets a few at random."""
+    """Sorted by label and cut into shards; each agent gets a few at random."""
     num_shards = num_agents * shards_per_agent
     _check_size(y, num_shards)
     shards = _equal_parts(np.argsort(y, kind="stable"), num_shards)
@@ -37,7 +40,7 @@ def dominant_classes(
     dominant: float = 0.8,
     other: float = 0.05,
 ) -> list[np.ndarray]:
-    """Every cluster of agents has most of a few classes and a little of the others.
+    """Each cluster of agents has most of a few classes and a little of the others.
 
     Agents are numbered cluster by cluster, and classes are dealt to the clusters in
     order.
@@ -84,7 +87,7 @@ def clustered_classes(
     num_agents: int,
     labels: Sequence[Sequence[int]],
 ) -> list[np.ndarray]:
-    """Every cluster of agents has classes of its own, dealt evenly to its agents.
+    """Each cluster of agents has classes of its own, dealt evenly to its agents.
 
     Agents are numbered cluster by cluster. One cluster of all classes is the even split
     of every class, of which rotated images and swapped labels make clusters; pairs of
@@ -112,7 +115,7 @@ def clustered_classes(
                     f"agents, got {len(own)}: lower the number of agents."
                 )
             parts = np.array_split(own, per_cluster)
-            # Who gets one more, where they are not equal, is chance.
+            # Which agents get one more, where parts are not equal, is chance.
             places = cluster * per_cluster + rng.permutation(per_cluster)
             for place, part in zip(places, parts, strict=True):
                 rows[place].append(part)
@@ -120,16 +123,44 @@ def clustered_classes(
 
 
 def dirichlet(
-    y: np.ndarray, rng: np.random.Generator, num_agents: int, alpha: float
+    y: np.ndarray,
+    rng: np.random.Generator,
+    num_agents: int,
+    alpha: float,
+    *,
+    min_size: int = 0,
 ) -> list[np.ndarray]:
-    """The agents' shares of every class are drawn from a Dirichlet distribution.
+    """The agents' shares of each class are drawn from a Dirichlet distribution.
 
-    Small `alpha` gives few agents most of a class, large `alpha` equal shares. Agents
-    may end up with few rows, or none.
+    Small `alpha` gives few agents most of a class, large `alpha` equal shares.
+
+    Args:
+      y: labels `[E]`.
+      rng: source of everything random.
+      num_agents: N.
+      alpha: above 0.
+      min_size: all shares are drawn anew, at most 1000 times, until each agent has so
+        many rows. With 0 agents may end up with few rows or none; `split.dirichlet`
+        asks for as many as an agent needs.
     """
     if not alpha > 0:
         raise InputError(f"Need a positive alpha, got {alpha}.")
     _check_size(y, num_agents)
+    if len(y) >= num_agents * min_size:
+        for _ in range(_MAX_DRAWS):
+            rows = _dirichlet_once(y, rng, num_agents, alpha)
+            if min(map(len, rows)) >= min_size:
+                return rows
+    raise InputError(
+        f"Need at least {min_size} examples for each of {num_agents} agents, got fewer "
+        f"in each draw of {len(y)} examples with alpha {alpha}: raise alpha, or lower "
+        "the number of agents or min_size."
+    )
+
+
+def _dirichlet_once(
+    y: np.ndarray, rng: np.random.Generator, num_agents: int, alpha: float
+) -> list[np.ndarray]:
     rows: list[list[np.ndarray]] = [[] for _ in range(num_agents)]
     for label in np.unique(y):
         own = rng.permutation(np.flatnonzero(y == label))
@@ -141,7 +172,7 @@ def dirichlet(
 
 
 def histograms(y: np.ndarray, rows: list[np.ndarray], num_classes: int) -> np.ndarray:
-    """How often every agent has each label, `[N, k]`."""
+    """How often each agent has each label, `[N, k]`."""
     return np.stack([np.bincount(y[own], minlength=num_classes) for own in rows])
 
 
@@ -154,5 +185,6 @@ def _equal_parts(rows: np.ndarray, num_parts: int) -> list[np.ndarray]:
 def _check_size(y: np.ndarray, num_parts: int) -> None:
     if num_parts < 1 or len(y) < num_parts:
         raise InputError(
-            f"Need at least one example for each of {num_parts} parts, got {len(y)}."
+            f"Need at least one example for each of {num_parts} parts, got {len(y)}: "
+            "lower the number of agents."
         )
