@@ -35,7 +35,7 @@ from p2pjax.selection import (
 from p2pjax.selection.base import PeerView
 from p2pjax.selection.d_cliques import clique_graph, cliques, skew
 from p2pjax.selection.dac import DACState, annealed_sharpness, dac
-from p2pjax.selection.diple import bisected, derivative, line_search, normalised
+from p2pjax.selection.diple import bisected, line_search, normalised
 from p2pjax.selection.l2c import l2c, learning_rate
 from p2pjax.selection.panm import matched, panm
 from p2pjax.selection.peer_sampling import exchange_views, partial_view
@@ -516,13 +516,6 @@ class TestDiPLe:
             assert find(jnp.float32(float(target))) == expected
         assert find(jnp.nan) == 0  # no slope, no step
 
-    def test_slopes_of_any_network(self):
-        """Forwards, and backwards where a network's gradients are its own."""
-        backwards_only = jax.custom_vjp(lambda x: x**3)
-        backwards_only.defvjp(lambda x: (x**3, x), lambda x, g: (3 * x**2 * g,))
-        for cube in (lambda x: x**3, jax.jit(backwards_only)):
-            assert jit(derivative(cube))(jnp.float32(2.0)) == 12
-
     def test_weights(self):
         vector = VECTORS["diple_mix"]
         table = table_of([1, 2, 3], [0], [0], [0])
@@ -532,10 +525,18 @@ class TestDiPLe:
         close(analysis.dense_matrix(peers)[0] @ [0.5, 1.5, 1.5, 1.5], vector["x"])
         assert peers.ids[0].tolist() == [0, 1, 0, 3]
 
-    def test_useless_peers_are_not_asked_again(self):
+    @pytest.mark.parametrize("own_gradients", [False, True])
+    def test_useless_peers_are_not_asked_again(self, own_gradients):
+        """Also if the network has gradients of its own, so no forward mode."""
         models = Variables({"x": jnp.asarray([0.5, 1.5, -3.0, 0.6])}, {})
+        same = jax.custom_vjp(lambda x: x)
+        same.defvjp(lambda x: (x, None), lambda _, g: (g,))
+
+        def evaluate(variables, batch):
+            return TOY.evaluate(jax.tree.map(same, variables), batch)
+
         look = make_peer_view(
-            TOY,
+            TOY._replace(evaluate=evaluate) if own_gradients else TOY,
             equal_weights=False,
             probe=None,
             local=(),
