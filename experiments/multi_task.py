@@ -145,9 +145,9 @@ def make_encoder(pieces: Pieces) -> Encoder:
         )
     return Encoder(
         vocab_size=pieces.num_ids,
-        stream=_STREAM.value,
+        hidden_size=_STREAM.value,
         num_heads=(_HEADS.value,) * _LAYERS.value,
-        feed_forward=(_FEED_FORWARD.value,) * _LAYERS.value,
+        mlp_dim=(_FEED_FORWARD.value,) * _LAYERS.value,
         head_dim=_STREAM.value // _HEADS.value,
         num_positions=max(512, _LENGTH.value),
         dropout=_DROPOUT.value,

@@ -47,9 +47,9 @@ def at_second_token(module, collections, x):
 def tiny_encoder(widths):
     body = encoder.Encoder(
         vocab_size=7,
-        stream=widths[0],
+        hidden_size=widths[0],
         num_heads=widths[1:-1:2],
-        feed_forward=widths[2:-1:2],
+        mlp_dim=widths[2:-1:2],
         head_dim=2,
         num_positions=5,
     )

@@ -260,8 +260,8 @@ def test_bert_tiny_has_the_published_size_without_pooler():
 
 
 def small_encoder(**options):
-    sizes = {"vocab_size": 11, "stream": 6, "head_dim": 2, "num_positions": 8}
-    return encoder.Encoder(num_heads=(3, 3), feed_forward=(7, 7), **sizes | options)
+    sizes = {"vocab_size": 11, "hidden_size": 6, "head_dim": 2, "num_positions": 8}
+    return encoder.Encoder(num_heads=(3, 3), mlp_dim=(7, 7), **sizes | options)
 
 
 def layer_norm(x, params, epsilon):

@@ -1,9 +1,10 @@
 """BERT-style encoder whose attention heads and feed-forward units are cells.
 
-Devlin et al. (2019); the tiny size of Turc et al. (2019), trained from scratch as in
-Sajina (2025). Every sublayer reads the residual stream and adds to it, so the stream is
+Devlin et al. (2019), https://arxiv.org/abs/1810.04805; the tiny size of Turc et al.
+(2019), https://arxiv.org/abs/1908.08962, trained from scratch as in Sajina (2025).
+Every sublayer reads the hidden state of a token and adds to it, so its dimensions are
 part 0, the heads and the feed-forward units of layer l are parts 2l - 1 and 2l, and the
-outputs are the last part. There is no pooler: nothing here would train it.
+outputs are the last part. There is no pooler: no task of this package would train it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ INIT = nn.initializers.truncated_normal(0.02)
 
 
 class SelfAttention(nn.Module):
-    """Heads that read the stream and write to it; a head is one column of one axis."""
+    """Heads that read the hidden states and add to them; a head is one column."""
 
     num_heads: int
     head_dim: int
@@ -34,7 +35,7 @@ class SelfAttention(nn.Module):
         cells: CellMask | None,
         deterministic: bool,
     ) -> Array:
-        """`[B, T, stream]`; nobody attends where `attention_mask` `[B, T]` is False."""
+        """`[B, T, hidden_size]`; tokens with a False `attention_mask` are not read."""
 
         def projected(name: str) -> Array:  # [B, T, heads, head_dim]
             shape = (self.num_heads, self.head_dim)
@@ -67,11 +68,18 @@ class FeedForward(nn.Module):
 class Encoder(nn.Module):
     """Embeddings and layers; layer norm follows every sublayer (post-LN).
 
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> encoder = pj.nn.Encoder(50, 8, num_heads=(2,), mlp_dim=(16,), head_dim=4)
+    >>> tokens = jnp.ones((3, 10), jnp.int32)
+    >>> encoder.apply(encoder.init(jax.random.key(0), tokens), tokens).shape
+    (3, 10, 8)
+
     Attributes:
       vocab_size: tokens.
-      stream: width of the residual stream.
+      hidden_size: width of the hidden state of a token.
       num_heads: of every layer.
-      feed_forward: units of every layer.
+      mlp_dim: feed-forward units of every layer.
       head_dim: of every head.
       num_positions: longest sequence.
       num_segments: of the segment embeddings; 0 leaves them out.
@@ -80,9 +88,9 @@ class Encoder(nn.Module):
     """
 
     vocab_size: int
-    stream: int
+    hidden_size: int
     num_heads: Sequence[int]
-    feed_forward: Sequence[int]
+    mlp_dim: Sequence[int]
     head_dim: int
     num_positions: int = 512
     num_segments: int = 2
@@ -99,7 +107,7 @@ class Encoder(nn.Module):
         deterministic: bool = True,
         cells: Sequence[CellMask | None] | None = None,
     ) -> Array:
-        """Hidden states `[B, T, stream]`.
+        """Hidden states `[B, T, hidden_size]`.
 
         Args:
           tokens: ids `[B, T]`.
@@ -109,11 +117,11 @@ class Encoder(nn.Module):
           cells: what the agent has of parts 1 to 2L; None is every cell.
         """
         length = tokens.shape[1]
-        if length > self.num_positions or len(self.num_heads) != len(self.feed_forward):
+        if length > self.num_positions or len(self.num_heads) != len(self.mlp_dim):
             raise InputError(
                 f"Need at most {self.num_positions} tokens and as many entries in "
-                f"num_heads as in feed_forward, got {length} tokens, {self.num_heads} "
-                f"and {self.feed_forward}: cut the texts or change the encoder."
+                f"num_heads as in mlp_dim, got {length} tokens, {self.num_heads} "
+                f"and {self.mlp_dim}: cut the texts or change the encoder."
             )
         if attention_mask is None:
             attention_mask = jnp.ones(tokens.shape, bool)
@@ -131,7 +139,7 @@ class Encoder(nn.Module):
         x = self._embedded(tokens, segments)
         x = dropped(norm(x, "embedding_norm"))
         for layer, (num_heads, units) in enumerate(
-            zip(self.num_heads, self.feed_forward, strict=True)
+            zip(self.num_heads, self.mlp_dim, strict=True)
         ):
             name = f"layer_{layer + 1}"
             attention = SelfAttention(
@@ -139,14 +147,14 @@ class Encoder(nn.Module):
             )
             read = attention(x, attention_mask, cells[2 * layer], deterministic)
             x = norm(x + dropped(read), f"{name}_attention_norm")
-            feed_forward = FeedForward(units, name=f"{name}_feed_forward")
-            thought = feed_forward(x, cells[2 * layer + 1])
-            x = norm(x + dropped(thought), f"{name}_feed_forward_norm")
+            mlp = FeedForward(units, name=f"{name}_feed_forward")
+            mlp_out = mlp(x, cells[2 * layer + 1])
+            x = norm(x + dropped(mlp_out), f"{name}_feed_forward_norm")
         return x
 
     def _embedded(self, tokens: Array, segments: Array | None) -> Array:
         def embed(size: int, name: str) -> nn.Embed:
-            return nn.Embed(size, self.stream, embedding_init=INIT, name=name)
+            return nn.Embed(size, self.hidden_size, embedding_init=INIT, name=name)
 
         positions = jnp.arange(tokens.shape[1])
         x = embed(self.vocab_size, "tokens")(tokens)
@@ -158,7 +166,18 @@ class Encoder(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens: at given positions (masked token, next word) or at all."""
+    """Logits of tokens: at given positions (masked token, next word) or at all.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> head, hidden = pj.nn.TokenHead(50), jnp.ones((3, 10, 8))
+    >>> params = head.init(jax.random.key(0), hidden)
+    >>> head.apply(params, hidden, jnp.asarray([0, 4, 9])).shape
+    (3, 50)
+
+    Attributes:
+      num_outputs: logits of a token.
+    """
 
     num_outputs: int
 
@@ -169,7 +188,7 @@ class TokenHead(nn.Module):
         positions: Array | None = None,
         cells: CellMask | None = None,
     ) -> Array:
-        """Logits of `hidden` `[B, T, stream]`.
+        """Logits of `hidden` `[B, T, hidden_size]`.
 
         Args:
           hidden: states of the encoder.
@@ -190,7 +209,19 @@ class TokenModel(nn.Module):
 
     Agents of different tasks share the encoder only. Agents may have fewer heads and
     feed-forward units than the stacked arrays hold (`nn.cells`), but some of each;
-    the stream is the same in all agents.
+    `hidden_size` is the same in all agents.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> encoder = pj.nn.Encoder(50, 8, num_heads=(2,), mlp_dim=(16,), head_dim=4)
+    >>> network = pj.nn.TokenModel(encoder, pj.nn.TokenHead(5))
+    >>> tokens = jnp.ones((3, 10), jnp.int32)
+    >>> network.apply(network.init(jax.random.key(0), tokens), tokens).shape
+    (3, 10, 5)
+
+    Attributes:
+      encoder: hidden states of tokens.
+      head: logits of hidden states.
     """
 
     encoder: Encoder
@@ -220,15 +251,24 @@ class TokenModel(nn.Module):
 def bert_tiny(
     vocab_size: int = 30_522, *, num_segments: int = 2, dropout: float = 0.1
 ) -> Encoder:
-    """BERT-Tiny: 2 layers of 2 heads and 512 units on a stream of 128.
+    """BERT-Tiny: 2 layers of 2 heads and 512 units, hidden states of size 128.
 
     4,369,408 parameters, which is the published 4,385,920 without the pooler's 16,512.
+
+    >>> import p2pjax as pj
+    >>> pj.nn.bert_tiny(vocab_size=1000).mlp_dim
+    (512, 512)
+
+    Args:
+      vocab_size: tokens.
+      num_segments: of the segment embeddings; 0 leaves them out.
+      dropout: rate.
     """
     return Encoder(
         vocab_size=vocab_size,
-        stream=128,
+        hidden_size=128,
         num_heads=(2, 2),
-        feed_forward=(512, 512),
+        mlp_dim=(512, 512),
         head_dim=64,
         num_positions=512,
         num_segments=num_segments,
@@ -237,7 +277,7 @@ def bert_tiny(
 
 
 def wiring(module: TokenModel) -> Wiring:
-    """Which part's cells lie along which axis of which leaf; part 0 is the stream."""
+    """Which part's cells lie along which axis; part 0 is the hidden dimensions."""
     outputs = 2 * len(module.encoder.num_heads) + 1
     encoder = encoder_wiring(module.encoder)
     return {f"encoder/{path}": parts for path, parts in encoder.items()} | {
