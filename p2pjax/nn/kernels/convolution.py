@@ -26,11 +26,12 @@ _IMAGES = ("NHWC", "HWIO", "NHWC")
 
 
 class Geometry(NamedTuple):
-    """How a kernel moves over an image; all of it static."""
+    """How a kernel moves over an image and is multiplied; all of it static."""
 
     stride: Pair = (1, 1)
     padding: tuple[Pair, Pair] = ((0, 0), (0, 0))
     dilation: Pair = (1, 1)  # distance between neighbouring weights
+    precision: jax.lax.PrecisionLike = None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -43,15 +44,15 @@ def plain_convolution(
     x: Array, kernel: Array, geometry: Geometry, spread: Pair = (1, 1)
 ) -> Array:
     """XLA's own; `spread` puts the pixels of `x` that far apart."""
-    stride, padding, dilation = geometry
     return jax.lax.conv_general_dilated(
         jnp.asarray(x),
         jnp.asarray(kernel),
-        stride,
-        padding,
+        geometry.stride,
+        geometry.padding,
         lhs_dilation=spread,
-        rhs_dilation=dilation,
+        rhs_dilation=geometry.dilation,
         dimension_numbers=_IMAGES,
+        precision=geometry.precision,
     )
 
 
@@ -90,12 +91,12 @@ def _gradient_of_images(
     Moved over all of the image at once, it would often meet only the rows of zeros with
     which a smaller result is padded.
     """
-    stride, ((top, _), (left, _)), dilation = geometry
+    stride, ((top, _), (left, _)), dilation, precision = geometry
     height, width = x.shape[1:3]
     spans = [stride[a] * (gradient.shape[a + 1] - 1) + 1 for a in range(2)]
     reach = dilation[1] * (kernel.shape[1] - 1)
     sides = (reach - left, width - spans[1] + left)
-    across = Geometry((1, 1), ((0, 0), sides), (1, dilation[1]))
+    across = Geometry((1, 1), ((0, 0), sides), (1, dilation[1]), precision)
     mirrored = jnp.flip(kernel, 1).swapaxes(2, 3)
     total, zero, none = jnp.zeros_like(x), jnp.zeros((), x.dtype), (0, 0, 0)
     for row in range(kernel.shape[0]):
@@ -111,13 +112,13 @@ def _gradient_of_kernel(
     x: Array, kernel: Array, gradient: Array, geometry: Geometry
 ) -> Array:
     """The batch is summed over, so it takes the place of the channels."""
-    stride, padding, dilation = geometry
+    stride, padding, dilation, precision = geometry
     after = []
     for axis, (low, _) in enumerate(padding):
         reach = dilation[axis] * (kernel.shape[axis] - 1)
         span = stride[axis] * (gradient.shape[axis + 1] - 1)
         after.append((low, reach + span + 1 - x.shape[axis + 1] - low))
-    over = Geometry(dilation, (after[0], after[1]), stride)
+    over = Geometry(dilation, (after[0], after[1]), stride, precision)
     found = plain_convolution(
         x.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), over
     )

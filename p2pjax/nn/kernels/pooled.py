@@ -130,7 +130,7 @@ def _surroundings(x: Array, height: int, width: int) -> Array:
 
 
 def _has_points(kernel: Array, pool: int) -> bool:
-    """Enough of them, and digits enough: half precision would lose most of its own."""
+    """Whether there are enough points; half precision has too few digits for them."""
     enough = all(winograd.has_points(pool, size) for size in kernel.shape[:2])
     return enough and kernel.dtype.itemsize >= 4
 

