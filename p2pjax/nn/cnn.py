@@ -22,6 +22,12 @@ class CNN(nn.Module):
     Agents may have fewer cells than the stacked arrays hold (`nn.cells`), but at
     least one of every part.
 
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> network, images = pj.nn.CNN((6, 16), (120,), 10), jnp.ones((4, 28, 28, 1))
+    >>> network.apply(network.init(jax.random.key(0), images), images).shape
+    (4, 10)
+
     Attributes:
       conv_features: channels of every convolution.
       dense_features: cells of every hidden dense layer.
@@ -80,12 +86,28 @@ class CNN(nn.Module):
 
 
 def cifar_cnn_code() -> CNN:
-    """LeNet-like network for 32 x 32 x 3 images as the authors ran it: 52,202."""
+    """LeNet-like network for 32 x 32 x 3 images as the authors ran it.
+
+    52,202 parameters.
+
+    >>> import p2pjax as pj
+    >>> pj.nn.cifar_cnn_code().dense_features
+    (120,)
+    """
     return CNN((6, 16), (120,), 10, kernel_size=5, pool=2)
 
 
 def cifar_cnn_table() -> CNN:
-    """The same as printed in their table: 6,338 parameters."""
+    """The same network as printed in their table.
+
+    6,338 parameters.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> network, images = pj.nn.cifar_cnn_table(), jnp.ones((4, 32, 32, 3))
+    >>> network.apply(network.init(jax.random.key(0), images), images).shape
+    (4, 10)
+    """
     return CNN((6, 16), (128,), 10, kernel_size=5, pool=3)
 
 

@@ -46,7 +46,8 @@ class BatchNorm(nn.Module):
 
     The statistics are the collection `batch_stats`; a training call has to make it
     mutable. Examples that are not valid enter nothing, and a batch without a valid
-    example leaves the running values as they are.
+    example leaves the running values as they are. flax's own has neither a momentum
+    that may be traced nor statistics that stay when no example is valid.
     """
 
     epsilon: float = 1e-3
@@ -86,6 +87,12 @@ class NextWord(nn.Module):
 
     The parts are embedding dimensions, GRU units, dense units, outputs. Agents may have
     fewer cells than the stacked arrays hold (`nn.cells`), but some of every part.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> network, tokens = pj.nn.NextWord(50, 8, 8, 8), jnp.ones((3, 10), jnp.int32)
+    >>> network.apply(network.init(jax.random.key(0), tokens), tokens).shape
+    (3, 50)
 
     Attributes:
       vocab_size: tokens, padding (0) included; also the outputs.

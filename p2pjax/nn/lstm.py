@@ -65,6 +65,13 @@ class SequenceClassifier(nn.Module):
     The parts are embedding dimensions, LSTM units, outputs. Agents may have fewer cells
     than the stacked arrays hold (`nn.cells`), but some of every part.
 
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> network = pj.nn.SequenceClassifier(50, 8, 8, 2)
+    >>> tokens = jnp.ones((3, 10), jnp.int32)
+    >>> network.apply(network.init(jax.random.key(0), tokens), tokens).shape
+    (3, 2)
+
     Attributes:
       vocab_size: tokens, padding (0) included.
       embedding: dimensions of the embedding.

@@ -16,6 +16,12 @@ class MLP(nn.Module):
     Agents may have fewer cells than the stacked arrays hold (`nn.cells`); a layer
     that is absent altogether passes its input on.
 
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> network, x = pj.nn.MLP((32, 10)), jnp.ones((5, 8, 8))
+    >>> network.apply(network.init(jax.random.key(0), x), x).shape
+    (5, 10)
+
     Attributes:
       features: cells of every layer, without the input.
       activation: of the hidden cells.
@@ -26,6 +32,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Logits `[B, features[-1]]` of inputs `[B, ...]`, which are flattened."""
         hidden = x.reshape(x.shape[0], -1)
         for layer, features in enumerate(self.features, start=1):
             output = Dense(
