@@ -62,6 +62,8 @@ class Info(NamedTuple):
     examples: Array | None = None  # [N] that were trained on, repeated ones included
     delivered: Array | None = None  # [N] parameters that a server sent to the agent
     epochs: Array | None = None  # [N] passes over own data, where agents decide
+    steps: Array | None = None  # [N] mini-batch steps
+    served: Array | None = None  # [N] messages that a server sent to the agent
 
 
 class Split(NamedTuple):
@@ -72,7 +74,7 @@ class Split(NamedTuple):
 
 
 class FederatedData(NamedTuple):
-    """Everything the agents can learn from or are judged by."""
+    """All that the agents learn from and are judged by."""
 
     train: Split
     valid: Split
@@ -80,16 +82,34 @@ class FederatedData(NamedTuple):
     cluster: Array  # [N] int32, ground-truth group or zeros
 
 
+class Models(NamedTuple):
+    """The agents' models after a round, leaves `[N, ...]`, as evaluation reads them.
+
+    A method that averages has models before and after; where only one of them exists,
+    the other is None. Methods that never average have neither.
+    """
+
+    reported: Variables  # what the method's paper evaluates: one of the two below
+    trained: Variables | None = None  # after local training, before averaging
+    averaged: Variables | None = None  # after averaging
+
+
+# (models of all agents, data) -> named values, [N] per agent or any other shape
+Evaluate = Callable[[Models, FederatedData], dict[str, Array]]
+
+
 class Algorithm(NamedTuple):
     """A learning method. `round` is safe to jit, scan and vmap over seeds."""
 
-    init: Callable[[Key, FederatedData], PyTree]  # state; every leaf [N, ...]
-    plan: Callable[
-        [np.random.Generator, FederatedData, int], PyTree
-    ]  # host; inputs [R, ...]
-    # (key, round number, this round's inputs, state, world) -> (state, info)
+    # (key, data) -> state; leaves [N, ...], no array twice, so that it can be donated
+    init: Callable[[Key, FederatedData], PyTree]
+    # host: (random generator, data, number of rounds R) -> inputs, leaves [R, ...]
+    plan: Callable[[np.random.Generator, FederatedData, int], PyTree]
+    # (key, round number, this round's inputs, state, data) -> (state, info)
     round: Callable[[Key, Array, PyTree, PyTree, FederatedData], tuple[PyTree, Info]]
-    models: Callable[[PyTree], Variables]  # what evaluation reads, leaves [N, ...]
+    models: Callable[[PyTree], Models]  # of a state
+    evaluate: Evaluate  # on the agents' own test sets
+    round_is: str  # what happens in a round, in a sentence
 
 
 def num_agents(data: FederatedData) -> int:
@@ -98,22 +118,15 @@ def num_agents(data: FederatedData) -> int:
 
 
 class Peers(NamedTuple):
-    """Whom every agent combines and how much each of them counts."""
+    """Whom each agent combines, and how much each of them counts."""
 
     ids: Array  # [N, K] int32; ids[n, 0] == n
     weight: Array  # [N, K]
 
 
-LOCAL = -1  # a cell or a parameter that its agent shares with nobody
-
-
+LOCAL = -1  # a cell or a parameter that its agent shares with no other
 ABSENT = -2  # padding: a cell that the agent does not have
 
-
 Layout = tuple[int, ...]  # cells of every part, the input first
-
-
 Wiring = dict[str, tuple[int | None, ...]]  # leaf path -> part along each axis
-
-
 Cells = tuple[np.ndarray, ...]  # per part [N, n]: the model of every cell

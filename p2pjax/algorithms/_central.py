@@ -1,13 +1,15 @@
-"""One model that learns from everybody's data: the reference without any privacy."""
+"""One model that learns from all agents' data: the baseline without any privacy."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from p2pjax.engines.assembly import assemble
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Learner, StepContext
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models
 from p2pjax.training.samplers import Draw, steps_per_epoch, take_batch
 from p2pjax.types import (
@@ -17,9 +19,11 @@ from p2pjax.types import (
     Info,
     InputError,
     Key,
+    Models,
     PyTree,
     Split,
     Variables,
+    num_agents,
 )
 
 
@@ -28,38 +32,45 @@ class CentralState(NamedTuple):
 
     variables: Variables  # leaves [1, ...]
     opt_state: PyTree  # leaves [1, ...]
+    agents: Array  # [N] their numbers: on whose test sets the model is evaluated
 
 
 def central(
-    task: Task, learner: Learner, num_agents: int, *, batch_size: int
+    task: Task,
+    optimizer: optax.GradientTransformation | Learner,
+    *,
+    batch_size: int,
 ) -> Algorithm:
-    """A round is one pass over the union of all data, in a new order.
+    """Centralized training on the union of all agents' data.
+
+    A round is one pass over it, in a new order.
 
     Args:
       task: what is learned.
-      learner: how.
-      num_agents: N, on whose test sets the model is evaluated.
+      optimizer: of optax.
       batch_size: B.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.central(task, optax.sgd(0.1), batch_size=32)
     """
-    if num_agents < 1 or batch_size < 1:
-        raise InputError(
-            f"Need one agent or more and a batch size of 1 or more, got {num_agents} "
-            f"and {batch_size}."
-        )
+    if batch_size < 1:
+        raise InputError(f"Need a batch size of 1 or more, got {batch_size}.")
+    learner = as_learner(task, optimizer)
 
     def init_fn(key: Key, data: FederatedData) -> CentralState:
-        del data
         variables = identical_models(key, task, 1)
-        return CentralState(variables, jax.vmap(learner.init)(variables))
+        opt_state = jax.vmap(learner.init)(variables)
+        agents = jnp.arange(num_agents(data), dtype=jnp.int32)
+        return CentralState(variables, opt_state, agents)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> tuple[()]:
-        del rng, num_rounds
-        if data.train.size.shape[0] != num_agents:
-            raise InputError(
-                f"Need data of {num_agents} agents, got {data.train.size.shape[0]}."
-            )
+        del rng, data, num_rounds
         return ()
 
     def round_fn(
@@ -73,10 +84,10 @@ def central(
         num_steps = steps_per_epoch(num_examples, batch_size)
 
         def one_step(step: Array, carry: PyTree) -> PyTree:
-            (variables, opt_state), total = carry
+            variables, opt_state, total = carry
             places = step * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
-            valid = places < num_examples
-            batch = take_batch(pool, Draw(order[jnp.where(valid, places, 0)], valid))
+            rows = order[places % jnp.maximum(num_examples, 1)]
+            batch = take_batch(pool, Draw(rows, places < num_examples))
             variables, opt_state, loss = learner.step(
                 jax.random.fold_in(key_steps, step),
                 variables,
@@ -84,31 +95,44 @@ def central(
                 batch,
                 StepContext(num_examples=num_examples),
             )
-            state = CentralState(variables, opt_state)
-            return state, total + loss.astype(total.dtype)
+            return variables, opt_state, total + loss.astype(total.dtype)
 
-        one_model = jax.tree.map(lambda leaf: leaf[0], state)
-        one_model, total = jax.lax.fori_loop(
-            0, num_steps, one_step, (one_model, jnp.zeros((), jnp.float32))
+        one_model = jax.tree.map(lambda leaf: leaf[0], (state.variables, state.opt_state))
+        *one_model, total = jax.lax.fori_loop(
+            0, num_steps, one_step, (*one_model, jnp.zeros((), jnp.float32))
         )
+        size = num_agents(data)
         loss = total / jnp.maximum(num_steps, 1).astype(jnp.float32)
-        none = jnp.zeros(num_agents, jnp.float32)
+        none = jnp.zeros(size, jnp.float32)
         info = Info(
-            jnp.broadcast_to(loss, (num_agents,)),
+            jnp.broadcast_to(loss, (size,)),
             none,
             none,
             none,
             examples=data.train.size.astype(jnp.float32),
+            # The steps of the one model, as each agent's share of them.
+            steps=jnp.broadcast_to(num_steps.astype(jnp.float32) / size, (size,)),
         )
-        return jax.tree.map(lambda leaf: leaf[None], one_model), info
+        variables, opt_state = jax.tree.map(lambda leaf: leaf[None], tuple(one_model))
+        return CentralState(variables, opt_state, state.agents), info
 
-    def models_fn(state: CentralState) -> Variables:
-        return jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (num_agents, *leaf.shape[1:])),
-            state.variables,
+    def models_fn(state: CentralState) -> Models:
+        size = state.agents.shape[0]
+        return Models(
+            jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])),
+                state.variables,
+            )
         )
 
-    return Algorithm(init_fn, plan_fn, round_fn, models_fn)
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        round_is="one pass over the union of all agents' data",
+    )
 
 
 def _flat(leaf: Array) -> Array:

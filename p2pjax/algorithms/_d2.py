@@ -1,33 +1,81 @@
 """D2: decentralized training that differences between the agents' data do not bias.
 
-Tang et al. (2018), "D2: Decentralized training over decentralized data". Needs an
-undirected graph, and a mixing matrix whose smallest eigenvalue is above -1/3.
+Tang et al. (2018), "D2: Decentralized training over decentralized data",
+https://arxiv.org/abs/1803.07068. Needs an undirected graph, and a mixing matrix whose
+smallest eigenvalue is above -1/3.
 """
 
 import warnings
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from p2pjax.engines.stepwise import (
-    CommunicationResult,
-    ExchangeFn,
+from p2pjax.engines.options import GossipOptions
+from p2pjax.engines.protocol import (
+    Combine,
     GossipProtocol,
+    LocalStep,
     MixingWeights,
+    Outgoing,
     peer_ids,
     prepare_weights,
 )
+from p2pjax.engines.stepwise import gossip
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import analysis, mixing_matrices
-from p2pjax.graphs.topology import Topology
-from p2pjax.types import Key, Peers, PyTree
+from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.tasks.task import Task
+from p2pjax.training.learner import Learner
+from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
 
 LOWEST = -1 / 3 + 1e-5  # eigenvalues of float32 weights are exact to about 1e-6
 
 
+def d2(
+    task: Task,
+    optimizer: optax.GradientTransformation | Learner,
+    graph: Graphs,
+    *,
+    batch_size: int,
+    mixing_weights: MixingWeights = mixing_matrices.metropolis_hastings,
+    **options: Unpack[GossipOptions],
+) -> Algorithm:
+    """Decentralized training with variance reduction across agents (Tang et al. 2018).
+
+    https://arxiv.org/abs/1803.07068. It corrects with what was sent before, so messages
+    may not be lost.
+
+    Args:
+      task: what each agent learns.
+      optimizer: of optax; each agent has its own state of it.
+      graph: who receives from whom, `[N, D]`, undirected: see `graphs.as_graph`.
+      batch_size: B.
+      mixing_weights: the mixing matrix of a graph, symmetric and doubly stochastic.
+      **options: see `GossipOptions`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.d2(task, optax.sgd(0.1), pj.graphs.complete(4), batch_size=32)
+    """
+    return gossip(
+        task,
+        optimizer,
+        d2_protocol(mixing_weights),
+        graph,
+        batch_size=batch_size,
+        name="D2",
+        **options,
+    )
+
+
 def d2_protocol(
-    weigh: MixingWeights = mixing_matrices.metropolis_hastings,
+    mixing_weights: MixingWeights = mixing_matrices.metropolis_hastings,
 ) -> GossipProtocol:
     """`x' = W (2 x - x_old + u - u_old)` with the updates u of the learner.
 
@@ -38,38 +86,43 @@ def d2_protocol(
     with a warning.
 
     Args:
-      weigh: the mixing matrix W of a graph, symmetric and doubly stochastic.
+      mixing_weights: the mixing matrix W of a graph, symmetric and doubly stochastic.
     """
 
-    def wire_fn(graphs: Topology) -> Peers:
-        peers = prepare_weights(weigh)(graphs)
-        if analysis.warn_if_directed(graphs, "D2"):
+    def prepare_fn(graphs: Topology | Peers) -> Peers:
+        peers = prepare_weights(mixing_weights)(graphs)
+        if isinstance(graphs, Topology) and analysis.warn_if_directed(graphs, "D2"):
             return peers
         return _lazy_where_needed(peers)
 
     def init_fn(message: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, message["params"])  # no correction at first
 
-    def communicate_fn(
-        key: Key,
-        peers: Peers,
-        before: PyTree,
-        after: PyTree,
-        stepped: PyTree,
-        exchange: ExchangeFn,
-    ) -> CommunicationResult:
+    def send_fn(key: Key, peers: Peers, step: LocalStep, stepped: PyTree) -> Outgoing:
         del key
         corrected = jax.tree.map(
             lambda new, now, old: new + (now - old),
-            after["params"],
-            before["params"],
+            step.after["params"],
+            step.before["params"],
             stepped,
         )
-        message = exchange({**after, "params": corrected}, after, peers)
-        used = is_peer(peers)
-        return CommunicationResult(message, after["params"], used, used)
+        message = {**step.after, "params": corrected}
+        return Outgoing(message, step.after, is_peer(peers))
 
-    return GossipProtocol(wire_fn, peer_ids, init_fn, communicate_fn)
+    def receive_fn(
+        peers: Peers,
+        arrived: Array | None,
+        outgoing: Outgoing,
+        step: LocalStep,
+        stepped: PyTree,
+        combine: Combine,
+    ) -> tuple[PyTree, PyTree]:
+        del arrived, outgoing, stepped
+        return combine(peers), step.after["params"]
+
+    return GossipProtocol(
+        prepare_fn, peer_ids, init_fn, send_fn, receive_fn, takes_losses=False
+    )
 
 
 def _lazy_where_needed(peers: Peers) -> Peers:

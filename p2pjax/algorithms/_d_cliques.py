@@ -1,9 +1,10 @@
 """D-Cliques: every step follows the mean gradient of the agent's clique.
 
 Bellet, Kermarrec, Lavoie (2022), "D-Cliques: Compensating for data heterogeneity with
-topology in decentralized federated learning". A clique has about the labels of all
-agents (`selection.d_cliques`), so its mean gradient is about that of all. After each
-step models are averaged with all neighbours, in and between cliques.
+topology in decentralized federated learning", https://arxiv.org/abs/2104.07365. A clique
+has about the labels of all agents (`selection.d_cliques`), so its mean gradient is about
+that of all. After each step models are averaged with all neighbours, in and between
+cliques.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ import optax
 
 from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.stepwise import GossipInputs, GossipState, gossip
-from p2pjax.exchange import mixing, owner_classes, shared
+from p2pjax.exchange import owner_classes, shared
+from p2pjax.exchange.pipeline import Members, make_exchange
+from p2pjax.exchange.shared import Local
 from p2pjax.graphs import mixing_matrices
 from p2pjax.selection.d_cliques import clique_graph
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, map_agents
-from p2pjax.training.learner import Learner, gradient_descent
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.samplers import Sampler, take_batch
 from p2pjax.types import (
     Algorithm,
@@ -38,38 +41,55 @@ from p2pjax.types import (
 
 def d_cliques(
     task: Task,
-    optimizer: optax.GradientTransformation,
-    clique: np.ndarray,
+    optimizer: optax.GradientTransformation | Learner,
+    clique: Array | Sequence[int],
     *,
     batch_size: int,
-    local: Sequence[str] = shared.FULL,
+    local_patterns: Local = shared.FULL,
+    score_before: bool = False,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round is a network epoch.
+    """Mean gradients of cliques (Bellet et al. 2022, https://arxiv.org/abs/2104.07365).
+
+    A round is a network epoch. Gradients are exchanged in every step, so there is one
+    local step between exchanges, and no message may be lost.
 
     Args:
-      task: what every agent learns.
-      optimizer: of everybody, fed with mean gradients.
-      clique: of every agent, `[N]`, for example from `d_cliques.cliques`.
+      task: what each agent learns.
+      optimizer: of optax, fed with mean gradients; each agent has its own state of it.
+      clique: of each agent, `[N]`, for example `selection.label_cliques(data)`.
       batch_size: B.
-      local: leaves whose gradients and values are not sent, see `exchange`.
+      local_patterns: leaves whose gradients and values are not sent, see
+        `exchange.shared`.
+      score_before: also score models before the last exchange of a round.
       agent_loop: see `agent_loop.map_agents`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=8, split=pj.split.pathological())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> cliques = pj.selection.label_cliques(data, max_size=4, seed=0)
+      >>> method = pj.d_cliques(task, optax.sgd(0.1), cliques, batch_size=32)
     """
     clique = np.unique(np.asarray(clique), return_inverse=True)[1]
     if clique.ndim != 1 or not len(clique):
         raise InputError(
             f"Need a clique of every agent, [agents], got shape {clique.shape}."
         )
-    learner = gradient_descent(task, optimizer)
+    learner = as_learner(task, optimizer)
+    local = shared.local_paths(task, local_patterns)
     base = gossip(
         task,
         learner,
         neighbor_averaging(mixing_matrices.metropolis_hastings),
         clique_graph(clique),
         batch_size=batch_size,
-        local=local,
+        local_patterns=local_patterns,
+        score_before=score_before,
         agent_loop=agent_loop,
-        steps_of=mean_gradient_steps(task, optimizer, clique, local),
+        train_fn=mean_gradient_steps(clique, local),
+        name="D-Cliques",
     )
     mates, is_mate = _mates(clique)
 
@@ -81,11 +101,11 @@ def d_cliques(
         data: FederatedData,
     ) -> tuple[GossipState, Info]:
         params = state.variables.params
-        gradient_size = _size(_plan(params, clique, local))
+        gradient_size = shared.message_size(_plan(params, clique, local))
         state, info = base.round(key, t, inputs, state, data)
-        steps = jnp.asarray(inputs.num_steps, jnp.float32)
+        steps = jnp.asarray(inputs.num_exchanges, jnp.float32)
         arrived = jnp.asarray(is_mate, jnp.float32) * steps
-        gradients = arrived.sum(1)  # everybody sends as many as it gets
+        gradients = arrived.sum(1)  # each agent sends as many as it gets
         assert info.links is not None, "steps have peers"
         links = Links(
             jnp.concatenate([info.links.sender, jnp.asarray(mates)], 1),
@@ -103,21 +123,28 @@ def d_cliques(
 
 
 def mean_gradient_steps(
-    task: Task,
-    optimizer: optax.GradientTransformation,
-    clique: np.ndarray,
-    local: Sequence[str],
+    clique: np.ndarray, local: Sequence[str]
 ) -> Callable[..., Callable]:
     """Steps of all agents along the mean gradient of their cliques.
+
+    Args:
+      clique: of each agent, `[N]`.
+      local: regular expressions of leaves whose gradients stay.
 
     Returns:
       A function like `local_training.local_training`, for one step at a time.
     """
 
-    def steps_of(
+    def train_fn(
         learner: Learner, sampler: Sampler, num_steps: int, agent_loop: int
     ) -> Callable[..., tuple[Variables, PyTree, Array]]:
-        del learner, num_steps
+        del num_steps
+        if learner.gradient is None or learner.update is None:
+            raise InputError(
+                "D-Cliques averages gradients, so it needs an optimizer of optax, got "
+                "a learner without gradients."
+            )
+        gradient_fn, update_fn = learner.gradient, learner.update
 
         def train(
             key: Key,
@@ -127,29 +154,25 @@ def mean_gradient_steps(
             agents: Split,
         ) -> tuple[Variables, PyTree, Array]:
             def gradient_of(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-                key, (params, stats), examples, size = inputs
+                key, variables, examples, size = inputs
                 key_sample, key_loss = jax.random.split(key)
                 batch = take_batch(examples, sampler(key_sample, step, size))
-
-                def loss_of(params: PyTree) -> tuple[Array, PyTree]:
-                    return task.loss(Variables(params, stats), batch, key_loss)
-
-                return (), jax.value_and_grad(loss_of, has_aux=True)(params)
+                context = StepContext(num_examples=size)
+                return (), gradient_fn(key_loss, variables, batch, context)
 
             def descend(carry: PyTree, gradient: PyTree) -> tuple[PyTree, tuple[()]]:
                 params, opt_state = carry
-                updates, opt_state = optimizer.update(gradient, opt_state, params)
+                updates, opt_state = update_fn(
+                    Variables(params, {}), gradient, opt_state, StepContext()
+                )
                 return (optax.apply_updates(params, updates), opt_state), ()
 
             keys = jax.random.split(key, agents.size.shape[0])
-            _, ((loss, stats), gradient) = map_agents(gradient_of, agent_loop)(
+            _, (loss, stats, gradient) = map_agents(gradient_of, agent_loop)(
                 (), (keys, variables, agents.examples, agents.size)
             )
-            mean = mixing.mix(
-                gradient,
-                _plan(gradient, clique, local),
-                lambda owner: mixing.by_group_mean(owner),
-            )
+            exchange = make_exchange(_plan(gradient, clique, local))
+            mean = exchange.combine(gradient, gradient, lambda owner: Members(), None)
             (params, opt_state), _ = map_agents(descend, agent_loop)(
                 (variables.params, opt_state), mean
             )
@@ -157,7 +180,7 @@ def mean_gradient_steps(
 
         return train
 
-    return steps_of
+    return train_fn
 
 
 def _plan(
@@ -173,12 +196,8 @@ def _plan(
     )
 
 
-def _size(plan: owner_classes.MixPlan) -> int:
-    return sum(c.size for c in plan.classes if c.is_shared)
-
-
 def _mates(clique: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The others of everybody's clique, `[N, size - 1]`, and which slots are used."""
+    """The others of each agent's clique, `[N, size - 1]`, and which slots are used."""
     width = max(1, int(np.bincount(clique).max()) - 1)
     mates = np.tile(np.arange(len(clique), dtype=np.int32)[:, None], (1, width))
     is_mate = np.zeros(mates.shape, bool)

@@ -1,22 +1,27 @@
 """DiPLe: cycles of averaging with peers towards whom the loss falls.
 
 Zheng, Naghizadeh, Yener (2022), "DiPLe: Learning directed collaboration graphs for
-peer-to-peer personalized learning"; the cycle as in Sajina (2025). A cycle is a local
+peer-to-peer personalized learning", https://doi.org/10.1109/ITW54588.2022.9965838; the
+cycle as in Sajina (2025). A cycle is a local
 epoch, a choice of peers and their weights (`selection.diple`), and a few times: a
 mini-batch, an average with these peers, a mini-batch. The model that did best on the
 agent's own training data ends the cycle.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from p2pjax.engines.assembly import assemble
 from p2pjax.engines.pulling import fetch_info
-from p2pjax.exchange import mixing, shared
-from p2pjax.exchange.shared import sharing_plan
+from p2pjax.exchange import shared
+from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
+from p2pjax.exchange.mixing import is_peer
+from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.shared import Local, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.selection import tables
@@ -26,7 +31,7 @@ from p2pjax.selection.peer_view import graph_of_rounds, initial_graph, make_peer
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
-from p2pjax.training.learner import Learner
+from p2pjax.training.learner import Learner, as_learner
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.samplers import whole_set
 from p2pjax.types import (
@@ -36,6 +41,7 @@ from p2pjax.types import (
     Info,
     InputError,
     Key,
+    Models,
     PyTree,
     Variables,
     num_agents,
@@ -47,7 +53,7 @@ class DiPLeState(NamedTuple):
 
     variables: Variables  # leaves [N, ...]
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
-    memory: PyTree  # of the selection
+    selection_state: PyTree
 
 
 class _Best(NamedTuple):
@@ -59,37 +65,60 @@ class _Best(NamedTuple):
 
 def diple(
     task: Task,
-    learner: Learner,
-    selection: Selection | None = None,
+    optimizer: optax.GradientTransformation | Learner,
     graph: Graphs | None = None,
     *,
     batch_size: int,
+    num_peers: int = 3,
+    tolerance: float = 0.005,
+    selection: Selection | None = None,
     num_iterations: int = 5,
     rewire_every: int | None = None,
-    local: Sequence[str] = shared.FULL,
+    local_patterns: Local = shared.FULL,
+    channel: Channel = PERFECT,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round is a cycle; `Info.examples` counts what it trained on.
+    """Directed collaboration graphs (Zheng, Naghizadeh, Yener 2022).
+
+    https://doi.org/10.1109/ITW54588.2022.9965838. A round is a cycle: a local epoch of
+    each agent, then `num_iterations` times a step, an average and a step. So how much
+    agents learn between exchanges is part of the method.
 
     Args:
-      task: what every agent learns.
-      learner: how.
-      selection: `diple.line_search()` if None, or that under a cap or with
-        partial views.
-      graph: whom an agent may choose, see `pull`.
+      task: what each agent learns.
+      optimizer: of optax; each agent has its own state of it.
+      graph: whom each agent may choose, see `graphs.as_graph`; None permits all others.
       batch_size: B.
+      num_peers: to look at in a cycle.
+      tolerance: to which a peer's share is known.
+      selection: instead of these two, such as `line_search()` under a limit of
+        requests or with partial views.
       num_iterations: averages in a cycle; the models are fetched anew for each.
       rewire_every: cycles after which the next graph comes; None keeps the first.
-      local: leaves that are not sent, see `exchange`.
+      local_patterns: leaves that are not sent, see `exchange.shared`.
+      channel: what happens to messages on their way.
       agent_loop: see `agent_loop.map_agents`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.diple(task, optax.sgd(0.1), batch_size=32, num_peers=2)
     """
     if num_iterations < 1:
         raise InputError(f"Need one iteration or more, got {num_iterations}.")
     if graph is not None:
+        graph = schedule.as_graphs(graph)
         schedule.check_rewiring(graph, rewire_every)
-    choose = line_search() if selection is None else selection
+    check_channel(channel, "DiPLe")
+    if selection is None:
+        selection = line_search(num_peers=num_peers, tolerance=tolerance)
+    choose = selection
+    learner = as_learner(task, optimizer)
+    local = shared.local_paths(task, local_patterns)
     take = own_steps(learner, batch_size, agent_loop)
-    look = make_peer_view(
+    view_fn = make_peer_view(
         task, equal_weights=False, probe=None, local=local, agent_loop=agent_loop
     )
     extra_steps = 2 * num_iterations
@@ -98,9 +127,10 @@ def diple(
         key_model, key_memory = jax.random.split(key)
         size = num_agents(data)
         variables = identical_models(key_model, task, size)
-        view = look(initial_graph(graph, size), variables, variables.params, data)
-        memory = choose.init(key_memory, view)
-        return DiPLeState(variables, jax.vmap(learner.init)(variables), memory)
+        view = view_fn(initial_graph(graph, size), variables, variables.params, data)
+        selection_state = choose.init(key_memory, view)
+        opt_state = jax.vmap(learner.init)(variables)
+        return DiPLeState(variables, opt_state, selection_state)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
@@ -124,9 +154,15 @@ def diple(
         )
         if permitted is None:
             permitted = tables.all_others(len(sizes))
-        view = look(permitted, variables, state.variables.params, data)
-        peers, pulled, memory = choose.select(key_select, t, state.memory, view)
-        plan = sharing_plan(variables, local)
+        view = view_fn(permitted, variables, state.variables.params, data)
+        exchange = make_exchange(sharing_plan(variables, local), channel)
+        if channel.loss_probability:
+            key_arrive = jax.random.fold_in(key, 1)
+            ones = jnp.ones((len(sizes), len(sizes)), bool)
+            view = view._replace(arrived=exchange.arrive(key_arrive, t, ones))
+        peers, fetched, selection_state = choose.select(
+            key_select, t, state.selection_state, view
+        )
 
         def own_loss(variables: Variables) -> Array:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, Array]:
@@ -149,11 +185,12 @@ def diple(
             keys = jax.random.split(jax.random.fold_in(key_steps, number))
             (variables, opt_state), best = carry
             variables, opt_state = one_step(keys[0], 2 * number, (variables, opt_state))
-            mixed = mixing.mix(
-                shared.shared_leaves(variables),
-                plan,
-                lambda owner: mixing.fastest_combine(peers, owner),
-            )
+            message, heard = shared.shared_leaves(variables), peers
+            if channel.loss_probability:
+                sent = is_peer(peers)
+                arrived = exchange.arrive(jax.random.fold_in(keys[0], 1), t, sent)
+                heard = lost_to_self(peers, arrived)
+            mixed = exchange.combine(message, message, lambda owner: heard, None)
             variables = shared.with_shared_leaves(variables, mixed)
             best = _better(best, _Best(variables, own_loss(variables)))
             variables, opt_state = one_step(
@@ -166,16 +203,30 @@ def diple(
         (_, opt_state), best = jax.lax.fori_loop(
             0, num_iterations, iterate, ((variables, opt_state), none_yet)
         )
-        state = DiPLeState(best.variables, opt_state, memory)
-        info = fetch_info(loss, peers, pulled, view.model_size, 1 + num_iterations)
+        state = DiPLeState(best.variables, opt_state, selection_state)
+        info = fetch_info(
+            loss, peers, fetched, view.model_size, 1 + num_iterations, view.arrived
+        )
         stop = start + epoch + extra_steps
-        examples = [
-            samplers.examples_in_steps(steps, sizes, batch_size)
-            for steps in (stop, start)
-        ]
-        return state, info._replace(examples=examples[0] - examples[1])
+        return state, info._replace(
+            examples=samplers.examples_between(start, stop, sizes, batch_size),
+            steps=(stop - start).astype(jnp.float32),
+        )
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+    def models_fn(state: DiPLeState) -> Models:
+        # The best of a cycle may be an average, or one after a step from it.
+        return Models(state.variables, averaged=state.variables)
+
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        round_is=f"a cycle: one local epoch, a choice of peers, {num_iterations} times "
+        "a step, an average and a step",
+        agent_loop=agent_loop,
+    )
 
 
 def _better(old: _Best, new: _Best) -> _Best:

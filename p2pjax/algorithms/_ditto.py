@@ -1,20 +1,40 @@
-"""Ditto: everybody has a model of its own, drawn towards that of a server.
+"""Ditto: each agent has a model of its own, drawn towards that of a server.
 
-Li et al. (2021), "Ditto: fair and robust federated learning through personalization".
+Li et al. (2021), "Ditto: fair and robust federated learning through personalization",
+https://arxiv.org/abs/2012.04221.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from p2pjax.engines.assembly import assemble
+from p2pjax.engines.options import ServerOptions
 from p2pjax.engines.server import ServerState, server_rounds
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext, check_penalty_weight, proximal
-from p2pjax.training.local_training import local_epochs
-from p2pjax.types import Algorithm, Array, FederatedData, Info, Key, PyTree, Variables
+from p2pjax.training.learner import (
+    Learner,
+    StepContext,
+    as_learner,
+    check_penalty_weight,
+    proximal,
+)
+from p2pjax.training.local_training import own_steps
+from p2pjax.training.local_updates import epochs, steps_of
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    FederatedData,
+    Info,
+    Key,
+    Models,
+    PyTree,
+    Variables,
+)
 
 
 class DittoState(NamedTuple):
@@ -27,45 +47,45 @@ class DittoState(NamedTuple):
 
 def ditto(
     task: Task,
-    learner: Learner,
+    optimizer: optax.GradientTransformation | Learner,
     *,
-    strength: float,
     batch_size: int,
-    num_clients: int | None,
-    num_epochs: int = 1,
-    agent_loop: int = AUTO,
-    **options: Any,
+    penalty_weight: float,
+    **options: Unpack[ServerOptions],
 ) -> Algorithm:
-    """FedAvg; beside it the chosen clients train their own models for as many passes.
+    """FedAvg; beside it the chosen clients train models of their own as long.
 
-    An own model's loss has `strength / 2` times the squared distance to the server's
-    model at the start of the round. Own models are the ones that are evaluated.
+    Li et al. (2021), https://arxiv.org/abs/2012.04221. An own model's loss has
+    `penalty_weight / 2` times the squared distance to the server's model at the start
+    of the round. Own models are the ones that are evaluated; they are never averaged.
 
     Args:
-      task: what every agent learns.
-      learner: how, both times.
-      strength: lambda, 0 or more; 0 is local training.
+      task: what each agent learns.
+      optimizer: of optax, for both models.
       batch_size: B.
-      num_clients: agents chosen in a round; None for all.
-      num_epochs: passes of a chosen client over its data, with each model.
-      agent_loop: see `agent_loop.map_agents`.
-      **options: others of `fedavg`.
+      penalty_weight: lambda, 0 or more; 0 is local training.
+      **options: see `ServerOptions`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.ditto(task, optax.sgd(0.1), batch_size=32, penalty_weight=0.1)
     """
-    check_penalty_weight(strength)
+    check_penalty_weight(penalty_weight)
+    agent_loop = options.get("agent_loop", AUTO)
+    updates = options.get("local_updates", epochs(1))
+    learner = as_learner(task, optimizer)
     server = server_rounds(
-        task,
-        learner,
-        batch_size=batch_size,
-        num_clients=num_clients,
-        num_epochs=num_epochs,
-        agent_loop=agent_loop,
-        **options,
+        task, learner, batch_size=batch_size, name="Ditto", **options
     )
-    train = local_epochs(learner, batch_size, agent_loop)
+    train = own_steps(learner, batch_size, agent_loop)
 
     def init_fn(key: Key, data: FederatedData) -> DittoState:
         shared = server.init(key, data)
-        return DittoState(shared, shared.variables, shared.opt_state)
+        own = jax.tree.map(jnp.copy, (shared.variables, shared.opt_state))
+        return DittoState(shared, *own)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
@@ -76,17 +96,29 @@ def ditto(
         key: Key, t: Array, is_chosen: Array, state: DittoState, data: FederatedData
     ) -> tuple[DittoState, Info]:
         key_shared, key_own = jax.random.split(key)
-        penalty = proximal(strength, server.models(state.shared).params)
+        anchor = server.models(state.shared).reported.params
+        num_steps = steps_of(updates, data.train.size, batch_size)
         variables, opt_state, _ = train(
             key_own,
-            t * num_epochs,
-            is_chosen.astype(jnp.int32) * num_epochs,
+            t * num_steps,
+            is_chosen.astype(jnp.int32) * num_steps,
             state.variables,
             state.opt_state,
             data.train,
-            StepContext(penalty=penalty),
+            StepContext(penalty=proximal(penalty_weight, anchor)),
         )
         shared, info = server.round(key_shared, t, is_chosen, state.shared, data)
+        own_steps_taken = jnp.where(is_chosen, num_steps, 0).astype(jnp.float32)
+        info = info._replace(steps=jnp.asarray(info.steps) + own_steps_taken)
         return DittoState(shared, variables, opt_state), info
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        lambda state: Models(state.variables),
+        round_is=f"{updates.described} of each chosen client with the server's model, "
+        "its mean, and as much training of the clients' own models",
+        agent_loop=agent_loop,
+    )

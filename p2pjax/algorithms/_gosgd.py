@@ -1,26 +1,73 @@
 """GoSGD: now and then an agent sends its model and half of its weight.
 
-Blot et al. (2016), "Gossip training for deep learning", as Sajina (2025) runs it: an
-agent that sends, sends to all its receivers one after the other.
+Blot et al. (2016), "Gossip training for deep learning",
+https://arxiv.org/abs/1611.09726, as Sajina (2025) runs it: an agent that sends, sends to
+all its receivers one after the other.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from p2pjax.engines.stepwise import CommunicationResult, ExchangeFn, GossipProtocol
+from p2pjax.engines.options import GossipOptions
+from p2pjax.engines.protocol import Combine, GossipProtocol, LocalStep, Outgoing
+from p2pjax.engines.stepwise import gossip
+from p2pjax.exchange.channel import without_lost
 from p2pjax.exchange.push_sum import WEIGHT_FLOOR, push_sum_step
 from p2pjax.graphs import topology
-from p2pjax.graphs.topology import Topology
-from p2pjax.types import Array, InputError, Key, Peers, PyTree
+from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.tasks.task import Task
+from p2pjax.training.learner import Learner
+from p2pjax.types import Algorithm, Array, InputError, Key, Peers, PyTree
+
+
+def gosgd(
+    task: Task,
+    optimizer: optax.GradientTransformation | Learner,
+    graph: Graphs,
+    *,
+    batch_size: int,
+    probability: float = 0.1,
+    per_edge: bool = False,
+    **options: Unpack[GossipOptions],
+) -> Algorithm:
+    """Gossip SGD (Blot et al. 2016, https://arxiv.org/abs/1611.09726).
+
+    Args:
+      task: what each agent learns.
+      optimizer: of optax; each agent has its own state of it.
+      graph: who receives from whom, `[N, D]`: see `graphs.as_graph`.
+      batch_size: B.
+      probability: that an agent sends after local training.
+      per_edge: whether each receiver is decided on its own.
+      **options: see `GossipOptions`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.gosgd(task, optax.sgd(0.1), pj.graphs.ring(4), batch_size=32)
+    """
+    protocol = gosgd_protocol(probability, per_edge=per_edge)
+    return gossip(
+        task,
+        optimizer,
+        protocol,
+        graph,
+        batch_size=batch_size,
+        name="GoSGD",
+        **options,
+    )
 
 
 class TwoSidedGraph(NamedTuple):
     """A graph seen from both ends; `[G, ...]` for a sequence of graphs."""
 
-    graph: Topology  # [N, D]: whom everybody receives from
+    graph: Topology  # [N, D]: whom each agent receives from
     place: Array  # [N, D]: the receiver's place in its sender's list of receivers
     has_receiver: Array  # [N, L]: the lists, in increasing order, are of these lengths
 
@@ -32,7 +79,7 @@ def gosgd_protocol(
 
     Before each send it halves its weight and attaches the halved value; a receiver
     takes the weighted mean. All agents send the models they have after their step. The
-    weights (memory, `[N]`, 1 / N at first) sum to one, and so the weighted mean of all
+    weights (the protocol's state, `[N]`, 1 / N at first) sum to one, and so the weighted mean of all
     models does not change.
 
     Args:
@@ -47,36 +94,52 @@ def gosgd_protocol(
         size = jax.tree.leaves(message)[0].shape[0]
         return jnp.full(size, 1 / size, jnp.float32)
 
-    def communicate_fn(
-        key: Key,
-        wires: TwoSidedGraph,
-        before: PyTree,
-        after: PyTree,
-        weight: Array,
-        exchange: ExchangeFn,
-    ) -> CommunicationResult:
-        del before
-        size, longest = wires.has_receiver.shape
+    def send_fn(
+        key: Key, graph: TwoSidedGraph, step: LocalStep, weight: Array
+    ) -> Outgoing:
+        del weight
+        size, longest = graph.has_receiver.shape
         draws = jax.random.bernoulli(
             key, probability, (size, longest if per_edge else 1)
         )
-        sends = wires.has_receiver & draws
-        means, weight = push_sum_step(halving(wires, sends), weight)
-        message = exchange(after, after, means)
-        weight = jnp.maximum(weight / weight.sum(), WEIGHT_FLOOR)
-        arrives = wires.graph.mask & sends[wires.graph.neighbor, wires.place]
-        return CommunicationResult(message, weight, arrives, arrives)
+        sends = graph.has_receiver & draws
+        sent = graph.graph.mask & sends[graph.graph.neighbor, graph.place]
+        return Outgoing(step.after, step.after, sent, sends)
+
+    def receive_fn(
+        graph: TwoSidedGraph,
+        arrived: Array | None,
+        outgoing: Outgoing,
+        step: LocalStep,
+        weight: Array,
+        combine: Combine,
+    ) -> tuple[PyTree, Array]:
+        del step
+        peers = halving(graph, outgoing.route)
+        if arrived is not None:  # slot 0 is the agent itself
+            own = jnp.ones((len(weight), 1), bool)
+            peers = without_lost(peers, jnp.concatenate([own, arrived], axis=1))
+        means, weight = push_sum_step(peers, weight)
+        models = combine(means)
+        return models, jnp.maximum(weight / weight.sum(), WEIGHT_FLOOR)
 
     return GossipProtocol(
         prepare_graph,
-        lambda wires: jnp.asarray(wires.graph.neighbor),
+        lambda graph: jnp.asarray(graph.graph.neighbor),
         init_fn,
-        communicate_fn,
+        send_fn,
+        receive_fn,
+        needs_before=False,
     )
 
 
-def prepare_graph(graphs: Topology) -> TwoSidedGraph:
+def prepare_graph(graphs: Topology | Peers) -> TwoSidedGraph:
     """Both ends of a sequence of graphs `[G, N, D]`, on the host."""
+    if isinstance(graphs, Peers):
+        raise InputError(
+            "GoSGD halves its own weights, so it needs a graph without weights, got a "
+            "mixing matrix."
+        )
     lists = topology.receivers(graphs)  # [G, N, L]
     place = np.zeros(graphs.mask.shape, np.int32)
     for number, (graph, out) in enumerate(
@@ -88,21 +151,21 @@ def prepare_graph(graphs: Topology) -> TwoSidedGraph:
     return TwoSidedGraph(graphs, place, lists.mask)
 
 
-def halving(wires: TwoSidedGraph, sends: Array) -> Peers:
+def halving(graph: TwoSidedGraph, sends: Array) -> Peers:
     """The column-stochastic matrix of all halvings of one step.
 
     The q-th receiver of an agent gets 2^-q, the agent keeps what the last one got.
 
     Args:
-      wires: of one graph.
+      graph: one graph.
       sends: `[N, L]`, which of its receivers each agent sends to.
     """
     share = jnp.exp2(-jnp.cumsum(sends.astype(jnp.float32), axis=1))  # [N, L]
-    sender = wires.graph.neighbor
-    arrives = wires.graph.mask & sends[sender, wires.place]
+    sender = graph.graph.neighbor
+    arrives = graph.graph.mask & sends[sender, graph.place]
     own = jnp.arange(sends.shape[0], dtype=jnp.int32)[:, None]
     ids = jnp.where(arrives, sender, own)
-    weight = jnp.where(arrives, share[sender, wires.place], 0)
+    weight = jnp.where(arrives, share[sender, graph.place], 0)
     return Peers(
         jnp.concatenate([own, ids], axis=1),
         jnp.concatenate([share[:, -1:], weight], axis=1),

@@ -1,24 +1,26 @@
-"""Everybody learns alone: the reference that collaboration has to beat.
-
-Also home of `local_epochs`, the training of methods that take whole local epochs.
-"""
+"""Each agent learns alone: the baseline that collaboration has to beat."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
+from p2pjax.engines.assembly import assemble
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner
-from p2pjax.training.local_training import identical_models, local_epochs
+from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.local_training import identical_models, own_steps
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.samplers import examples_between
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
     Info,
     Key,
+    Models,
     PyTree,
     Variables,
     num_agents,
@@ -34,22 +36,30 @@ class LocalOnlyState(NamedTuple):
 
 def local_only(
     task: Task,
-    learner: Learner,
+    optimizer: optax.GradientTransformation | Learner,
     *,
     batch_size: int,
-    num_epochs: int = 1,
+    local_updates: LocalUpdates = epochs(1),
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round is a pass of every agent over its own data, or more; nobody sends.
+    """Local training without any communication.
 
     Args:
-      task: what every agent learns.
-      learner: how.
+      task: what each agent learns.
+      optimizer: of optax; each agent has its own state of it.
       batch_size: B.
-      num_epochs: passes in a round.
+      local_updates: in a round, `epochs(e)` or `steps(k)`.
       agent_loop: see `agent_loop.map_agents`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.local_only(task, optax.sgd(0.1), batch_size=32)
     """
-    train = local_epochs(learner, batch_size, agent_loop)
+    learner = as_learner(task, optimizer)
+    train = own_steps(learner, batch_size, agent_loop)
 
     def init_fn(key: Key, data: FederatedData) -> LocalOnlyState:
         variables = identical_models(key, task, num_agents(data))
@@ -65,18 +75,31 @@ def local_only(
         key: Key, t: Array, inputs: PyTree, state: LocalOnlyState, data: FederatedData
     ) -> tuple[LocalOnlyState, Info]:
         del inputs
-        epochs = jnp.full(num_agents(data), num_epochs, jnp.int32)
+        num_steps = steps_of(local_updates, data.train.size, batch_size)
+        first = t * num_steps
         variables, opt_state, loss = train(
-            key,
-            t * num_epochs,
-            epochs,
-            state.variables,
-            state.opt_state,
-            data.train,
+            key, first, num_steps, *state, data.train
         )
         none = jnp.zeros(num_agents(data), jnp.float32)
-        examples = data.train.size.astype(jnp.float32)
-        info = Info(loss, none, none, none, examples=examples)
+        examples = examples_between(
+            first, first + num_steps, data.train.size, batch_size
+        )
+        info = Info(
+            loss,
+            none,
+            none,
+            none,
+            examples=examples,
+            steps=num_steps.astype(jnp.float32),
+        )
         return LocalOnlyState(variables, opt_state), info
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        lambda state: Models(state.variables),
+        round_is=f"{local_updates.described} of each agent",
+        agent_loop=agent_loop,
+    )

@@ -17,17 +17,26 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.task_groups import Group, joined
 from p2pjax.asynchronous.wave_executor import Agent, WakeFn
 from p2pjax.engines.asynchrony import asynchronous
+from p2pjax.evaluation.test_sets import on_test_sets_of_groups
+from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.graphs.topology import Graphs
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext
+from p2pjax.training.learner import (
+    Learner,
+    StepContext,
+    by_top_level,
+    gradient_descent,
+)
 from p2pjax.training.local_training import take_steps
-from p2pjax.training.samplers import shuffled_epochs, steps_per_epoch
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.samplers import shuffled_epochs
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -45,36 +54,48 @@ ENCODER = "encoder"  # the part of the parameters that all tasks share
 
 def multi_task(
     groups: Sequence[Group],
-    learner: Callable[[Task], Learner],
+    optimizer: optax.GradientTransformation | Callable[[Task], Learner],
     graph: Graphs,
     *,
     batch_size: int,
-    encoder_freeze: bool,
+    encoder_freeze: bool = True,
+    scores: Sequence[str] | None = None,
+    local_updates: LocalUpdates = epochs(1),
     rewire_every: int | None = None,
     timing: Timing = Timing(),
+    channel: Channel = PERFECT,
     num_mailboxes: int | None = None,
     max_width: int | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round is a network epoch. All agents start with the same encoder.
+    """Agents with different tasks share an encoder (Sajina et al. 2024).
+
+    A round is a network epoch of wake-up events. All agents start with the same
+    encoder.
 
     Args:
       groups: who has which task (`task_groups.groups`); parameters are the dicts
         `encoder`, of the same shapes in all tasks, and `head`. Agents merge heads
         within a group only, so two data sets of one group are one task to them.
-      learner: of a task; its optimizer has to be made `per_module_state`.
+      optimizer: of optax, of which encoder and head have a state each, or a function
+        of a task that makes such a learner.
       graph: who receives from whom, see `asynchronous`; `generators.clustered` has one
         sender of another task for everybody.
       batch_size: examples of a mini-batch.
       encoder_freeze: MT-EF, else MT.
+      scores: the metric of each task that is its score, such as `accuracy` or `f1`;
+        `accuracy` for all if None.
+      local_updates: of an agent that is awake, `epochs(e)` or `steps(k)`.
       rewire_every: network epochs after which the next graph comes.
-      timing: when agents wake and messages arrive.
+      timing: when agents wake: random or by clocks, present or absent.
+      channel: what happens to messages on their way: `channel.drop`, `channel.delay`.
       num_mailboxes: see `asynchronous`.
       max_width: see `asynchronous`.
       agent_loop: see `asynchronous`.
     """
-    learners = [learner(group.task) for group in groups]
+    learners = [_learner(group.task, optimizer) for group in groups]
     _check_encoders(groups)
+    scores = ["accuracy"] * len(groups) if scores is None else scores
 
     def init_fn(key: Key, data: FederatedData) -> Agent:
         if num_agents(data) != groups[-1].stop:
@@ -100,11 +121,11 @@ def multi_task(
         ]
         params = joined([stack.params for stack in stacks], (ENCODER,))
         opt_state = joined(states, (ENCODER,))
-        num_epochs = jnp.zeros(groups[-1].stop, jnp.int32)
-        return Agent(Variables(params, {}), opt_state, num_epochs)
+        num_wakes = jnp.zeros(groups[-1].stop, jnp.int32)
+        return Agent(Variables(params, {}), opt_state, num_wakes)
 
-    def awake_of(learner: Learner) -> WakeFn:
-        def awake_fn(
+    def on_wake_of(learner: Learner) -> WakeFn:
+        def on_wake_fn(
             key: Key,
             agent: Agent,
             train: Split,
@@ -112,9 +133,9 @@ def multi_task(
             is_partial: Array,
         ) -> tuple[Agent, Array]:
             del valid
-            variables, opt_state, num_epochs = agent
+            variables, opt_state, num_wakes = agent
             max_size = next(iter(train.examples.values())).shape[0]
-            num_steps = steps_per_epoch(train.size, batch_size)
+            num_steps = steps_of(local_updates, train.size, batch_size)
             (variables, opt_state), loss = take_steps(
                 learner,
                 shuffled_epochs(batch_size, max_size),
@@ -123,24 +144,36 @@ def multi_task(
                 train.size,
                 StepContext(frozen={ENCODER: is_partial} if encoder_freeze else None),
                 (variables, opt_state),
-                num_epochs * num_steps,
+                num_wakes * num_steps,
                 num_steps,
             )
-            return Agent(variables, opt_state, num_epochs + 1), loss
+            return Agent(variables, opt_state, num_wakes + 1), loss
 
-        return awake_fn
+        return on_wake_fn
 
     return asynchronous(
         init_fn,
-        [awake_of(own) for own in learners],
+        [on_wake_of(own) for own in learners],
         graph,
+        batch_size=batch_size,
+        evaluate=on_test_sets_of_groups(groups, scores, agent_loop),
+        local_updates=local_updates,
         starts=[group.start for group in groups],
         rewire_every=rewire_every,
         timing=timing,
+        channel=channel,
         num_mailboxes=num_mailboxes,
         max_width=max_width,
         agent_loop=agent_loop,
     )
+
+
+def _learner(
+    task: Task, optimizer: optax.GradientTransformation | Callable[[Task], Learner]
+) -> Learner:
+    if isinstance(optimizer, optax.GradientTransformation):
+        return gradient_descent(task, optimizer, by_top_level)
+    return optimizer(task)
 
 
 def _check_encoders(groups: Sequence[Group]) -> None:

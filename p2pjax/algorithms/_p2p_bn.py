@@ -11,21 +11,27 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.wave_executor import Agent
 from p2pjax.engines.asynchrony import asynchronous
+from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange import shared
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.shared import Local
 from p2pjax.graphs.topology import Graphs
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext
+from p2pjax.training.learner import Learner, StepContext, as_learner, norm_and_rest
 from p2pjax.training.local_training import identical_models, take_steps
-from p2pjax.training.samplers import shuffled_epochs, steps_per_epoch, whole_set
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.samplers import shuffled_epochs, whole_set
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
+    InputError,
     Key,
     Split,
     Variables,
@@ -39,88 +45,120 @@ class Progress(NamedTuple):
     """What an agent remembers; leaves `[N]` in the state."""
 
     is_frozen: Array
-    num_epochs: Array  # local ones, so far
+    num_wakes: Array  # so far
 
 
 def p2p_bn(
     task: Task,
-    learner: Learner,
+    optimizer: optax.GradientTransformation | Learner,
     graph: Graphs,
     *,
     batch_size: int,
+    local_updates: LocalUpdates = epochs(1),
     rewire_every: int | None = None,
     fine_tuning: bool = True,
     growing_momentum: bool = False,
-    rate: Array | None = None,
+    update_scale: Array | None = None,
     timing: Timing = Timing(),
-    local: tuple[str, ...] = shared.FULL,
+    channel: Channel = PERFECT,
+    local_patterns: Local = shared.FULL,
     num_mailboxes: int | None = None,
     max_width: int | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round is a network epoch.
+    """Asynchronous push gossip with batch-norm fine-tuning (Sajina et al. 2023).
+
+    https://doi.org/10.1016/j.eswa.2022.119159. Fine-tuning needs validation data and a
+    network with normalisation layers. A round is a network epoch of wake-up events.
 
     Args:
-      task: what every agent learns.
-      learner: how; with fine-tuning, its optimizer has to be made `per_module_state`.
-      graph: who receives from whom, see `asynchronous`.
-      batch_size: examples of a mini-batch.
+      task: what each agent learns.
+      optimizer: of optax. With fine-tuning, normalisation layers and all other
+        parameters have a state of it each.
+      graph: who receives from whom, `[N, D]`: see `graphs.as_graph`.
+      batch_size: B.
+      local_updates: of an agent that is awake, `epochs(e)` or `steps(k)`.
       rewire_every: network epochs after which the next graph comes.
-      fine_tuning: whether agents that do not improve freeze all but batch norm. Without
-        it, or for networks without batch norm, validation data is not used.
+      fine_tuning: whether agents that do not improve freeze all but normalisation.
       growing_momentum: let the running statistics keep more and more, up to 0.99.
-      rate: `[N]` factors of the agents' updates.
-      timing: when agents wake and messages arrive.
-      local: leaves that are not exchanged: `exchange.FULL`, `FED_BN` or `SILO_BN`.
-      num_mailboxes: see `asynchronous`.
-      max_width: see `asynchronous`.
-      agent_loop: see `asynchronous`.
+      update_scale: `[N]` factors of the agents' updates.
+      timing: when agents wake: random or by clocks, present or absent.
+      channel: what happens to messages on their way: `channel.drop`, `channel.delay`.
+      local_patterns: leaves that are not sent, see `exchange.shared`.
+      num_mailboxes: per agent; 1 without delays and 8 with them if not given.
+      max_width: most trainings of a wave where they are batched; no limit if not given.
+      agent_loop: see `asynchrony.asynchronous`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(
+      ...     num_agents=4, split=pj.split.iid(), valid_fraction=0.1)
+      >>> task = pj.classification(pj.nn.BatchNormCNN((4,), (), 10), data)
+      >>> method = pj.p2p_bn(task, optax.adam(1e-3), pj.graphs.ring(4), batch_size=32)
     """
+    local = shared.local_paths(task, local_patterns)
+    labels = norm_and_rest(task.norm) if fine_tuning else None
+    learner = as_learner(task, optimizer, labels)
+    if fine_tuning and not task.norm:
+        raise InputError(
+            "P2P-BN fine-tunes normalisation layers, and this network has none: add "
+            "batch norm to it, or pass fine_tuning=False."
+        )
 
     def init_fn(key: Key, data: FederatedData) -> Agent:
+        check_fn(data)
         size = num_agents(data)
         variables = identical_models(key, task, size)
+        if growing_momentum and "momentum" not in variables.stats:
+            raise InputError(
+                "Need a network that is called with a momentum to let it grow, as "
+                "nn.NextWord is, got one without."
+            )
         opt_state = jax.vmap(learner.init)(variables)
         progress = Progress(jnp.zeros(size, bool), jnp.zeros(size, jnp.int32))
-        rates = jnp.ones(size) if rate is None else jnp.asarray(rate)
-        return Agent(variables, opt_state, (progress, rates))
+        scale = jnp.ones(size) if update_scale is None else jnp.asarray(update_scale)
+        return Agent(variables, opt_state, (progress, scale))
 
-    def awake_fn(
+    def check_fn(data: FederatedData) -> None:
+        has_none = next(iter(data.valid.examples.values())).shape[1] == 0
+        if fine_tuning and has_none:
+            raise InputError(
+                "P2P-BN decides by validation data what to fine-tune, and there is "
+                "none: hold some out (valid_fraction=0.1), or pass fine_tuning=False."
+            )
+
+    def on_wake_fn(
         key: Key, agent: Agent, train: Split, valid: Split, is_partial: Array
     ) -> tuple[Agent, Array]:
         del is_partial
-        variables, opt_state, (progress, own_rate) = agent
+        variables, opt_state, (progress, scale) = agent
         frozen = None
         if fine_tuning:
             before = accuracy(variables, valid)
-            frozen = {
-                name: progress.is_frozen
-                for name in variables.params
-                if "norm" not in name
-            }
+            frozen = {"rest": progress.is_frozen}
         max_size = next(iter(train.examples.values())).shape[0]
-        sampler = shuffled_epochs(batch_size, max_size)
-        num_steps = steps_per_epoch(train.size, batch_size)
+        num_steps = steps_of(local_updates, train.size, batch_size)
         (variables, opt_state), loss = take_steps(
             learner,
-            sampler,
+            shuffled_epochs(batch_size, max_size),
             key,
             train.examples,
             train.size,
-            StepContext(None if rate is None else own_rate, frozen),
+            StepContext(None if update_scale is None else scale, frozen),
             (variables, opt_state),
-            progress.num_epochs * num_steps,
+            progress.num_wakes * num_steps,
             num_steps,
         )
         is_frozen = progress.is_frozen
         if fine_tuning:
             has_improved = accuracy(variables, valid) > before
             is_frozen = ~has_improved & (valid.size > 0)
-        num_epochs = progress.num_epochs + 1
+        num_wakes = progress.num_wakes + 1
         if growing_momentum:
-            now = momentum(num_epochs)
+            now = momentum(num_wakes)
             variables = variables._replace(stats={**variables.stats, "momentum": now})
-        memory = (Progress(is_frozen, num_epochs), own_rate)
+        memory = (Progress(is_frozen, num_wakes), scale)
         return Agent(variables, opt_state, memory), loss
 
     def accuracy(variables: Variables, data: Split) -> Array:
@@ -129,12 +167,21 @@ def p2p_bn(
         ]
         return total / jnp.maximum(weight, 1)
 
+    def check_all(data: FederatedData) -> None:
+        check_fn(data)
+        task.check()
+
     return asynchronous(
         init_fn,
-        (awake_fn,),
+        (on_wake_fn,),
         graph,
+        batch_size=batch_size,
+        evaluate=before_and_after(task, agent_loop),
+        check=check_all,
+        local_updates=local_updates,
         rewire_every=rewire_every,
         timing=timing,
+        channel=channel,
         local=local,
         num_mailboxes=num_mailboxes,
         max_width=max_width,
@@ -142,7 +189,7 @@ def p2p_bn(
     )
 
 
-def momentum(num_epochs: Array) -> Array:
-    """What running statistics keep after so many local epochs of an agent."""
-    grown = MOMENTUM * MOMENTUM_GROWTH ** (num_epochs.astype(jnp.float32) / 5)
+def momentum(num_wakes: Array) -> Array:
+    """What running statistics keep after so many wake-ups of an agent."""
+    grown = MOMENTUM * MOMENTUM_GROWTH ** (num_wakes.astype(jnp.float32) / 5)
     return jnp.minimum(grown, MAX_MOMENTUM)

@@ -87,7 +87,7 @@ def partial_averaging(
             f"Need a rate for each of {num_members} agents, got {np.shape(rate)}."
         )
     train = local_training(learner, sampler, 1, agent_loop)
-    extra = StepContext(None if rate is None else jnp.asarray(rate))
+    context = StepContext(None if rate is None else jnp.asarray(rate))
 
     def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
         size = num_agents(data)
@@ -118,7 +118,7 @@ def partial_averaging(
         data: FederatedData,
     ) -> tuple[PartialAveragingState, Info]:
         variables, opt_state, loss = train(
-            key, t, state.variables, state.opt_state, data.train, extra
+            key, t, state.variables, state.opt_state, data.train, context
         )
 
         def average(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:

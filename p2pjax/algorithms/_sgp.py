@@ -1,81 +1,124 @@
 """Stochastic gradient push: D-PSGD for directed graphs, corrected by push-sum.
 
-Assran et al. (2019), "Stochastic gradient push for distributed deep learning". Agents
-split what they send, so nothing is counted twice; a scalar that travels along tells
-every receiver how much has arrived.
+Assran et al. (2019), "Stochastic gradient push for distributed deep learning",
+https://arxiv.org/abs/1811.10792. Agents split what they send, so nothing is counted
+twice; a scalar that travels along tells every receiver how much has arrived.
 """
+
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from p2pjax.engines.stepwise import (
-    CommunicationResult,
-    ExchangeFn,
+from p2pjax.engines.options import GossipOptions
+from p2pjax.engines.protocol import (
+    Combine,
     GossipProtocol,
+    LocalStep,
     MixingWeights,
+    Outgoing,
     peer_ids,
     prepare_weights,
 )
+from p2pjax.engines.stepwise import gossip
+from p2pjax.exchange.channel import without_lost
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.push_sum import push_sum_step
 from p2pjax.graphs import mixing_matrices
-from p2pjax.types import Array, InputError, Key, Peers, PyTree
+from p2pjax.graphs.topology import Graphs
+from p2pjax.tasks.task import Task
+from p2pjax.training.learner import Learner
+from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
+
+
+def sgp(
+    task: Task,
+    optimizer: optax.GradientTransformation | Learner,
+    graph: Graphs,
+    *,
+    batch_size: int,
+    mixing_weights: MixingWeights = mixing_matrices.uniform_send,
+    **options: Unpack[GossipOptions],
+) -> Algorithm:
+    """Stochastic gradient push (Assran et al. 2019, https://arxiv.org/abs/1811.10792).
+
+    Args:
+      task: what each agent learns.
+      optimizer: of optax; each agent has its own state of it.
+      graph: who receives from whom, `[N, D]`, may be directed: see `graphs.as_graph`.
+      batch_size: B.
+      mixing_weights: the column-stochastic matrix of a graph.
+      **options: see `GossipOptions`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> ring = pj.graphs.ring(4, directed=True)
+      >>> method = pj.sgp(task, optax.sgd(0.1), ring, batch_size=32)
+    """
+    return gossip(
+        task,
+        optimizer,
+        sgp_protocol(mixing_weights),
+        graph,
+        batch_size=batch_size,
+        name="SGP",
+        **options,
+    )
 
 
 def sgp_protocol(
-    weigh: MixingWeights = mixing_matrices.uniform_send,
-    *,
-    loss_probability: float = 0.0,
+    mixing_weights: MixingWeights = mixing_matrices.uniform_send,
 ) -> GossipProtocol:
     """`x <- A (x + update(z))`, `w <- A w`, `z = x / w`.
 
     The state holds the de-biased models z, which are trained and evaluated, and the
-    weights w (its memory, `[N]`, 1 at first); `x = w z` exists on the way only.
-    Batch-norm statistics are mixed as de-biased values. The weights sum to N.
+    weights w (the protocol's state, `[N]`, 1 at first); `x = w z` exists on the way
+    only. Batch-norm statistics are mixed as de-biased values. The weights sum to N;
+    what is lost takes its part of the sum along, which shows how much has gone.
 
     Args:
-      weigh: the column-stochastic matrix A of a graph.
-      loss_probability: of each message; what is lost takes its part of the weights'
-        sum along, which shows how much has gone.
+      mixing_weights: the column-stochastic matrix A of a graph.
+
+    >>> sgp_protocol().takes_losses
+    True
     """
-    if not 0 <= loss_probability < 1:
-        raise InputError(
-            f"Need a loss_probability from 0 to below 1, got {loss_probability}."
-        )
 
     def init_fn(message: PyTree) -> Array:
         return jnp.ones(jax.tree.leaves(message)[0].shape[0], jnp.float32)
 
-    def communicate_fn(
-        key: Key,
-        peers: Peers,
-        before: PyTree,
-        after: PyTree,
-        weight: Array,
-        exchange: ExchangeFn,
-    ) -> CommunicationResult:
-        sent = arrived = is_peer(peers)
-        arriving = peers
-        if loss_probability:
-            is_lost = sent & jax.random.bernoulli(key, loss_probability, sent.shape)
-            arriving, arrived = _without(peers, is_lost), sent & ~is_lost
+    def send_fn(key: Key, peers: Peers, step: LocalStep, weight: Array) -> Outgoing:
+        del key
 
         def biased(z: Array, stepped: Array) -> Array:
             """(x + update) / w, which is what push-sum averages."""
             own = weight.astype(z.dtype).reshape((-1,) + (1,) * (z.ndim - 1))
             return z + (stepped - z) / own
 
-        params = jax.tree.map(biased, before["params"], after["params"])
-        means, weight = push_sum_step(arriving, weight)
-        message = exchange({**after, "params": params}, after, means)
-        return CommunicationResult(message, weight, sent, arrived)
+        params = jax.tree.map(biased, step.before["params"], step.after["params"])
+        message = {**step.after, "params": params}
+        return Outgoing(message, step.after, is_peer(peers))
+
+    def receive_fn(
+        peers: Peers,
+        arrived: Array | None,
+        outgoing: Outgoing,
+        step: LocalStep,
+        weight: Array,
+        combine: Combine,
+    ) -> tuple[PyTree, Array]:
+        del outgoing, step
+        means, weight = push_sum_step(without_lost(peers, arrived), weight)
+        return combine(means), weight
 
     return GossipProtocol(
-        prepare_weights(weigh), peer_ids, init_fn, communicate_fn, lambda weight: weight
+        prepare_weights(mixing_weights),
+        peer_ids,
+        init_fn,
+        send_fn,
+        receive_fn,
+        weight=lambda weight: weight,
     )
-
-
-def _without(peers: Peers, is_lost: Array) -> Peers:
-    """Lost messages do not count; their slots point at the receiver itself."""
-    ids = jnp.where(is_lost, peers.ids[:, :1], peers.ids)
-    return Peers(ids, jnp.where(is_lost, 0, peers.weight))

@@ -1,7 +1,7 @@
 """VIRTUAL: the agents' networks share a part, of which a server has a posterior.
 
-Corinzia, Buhmann (2019), "Variational federated multi-task learning". The posterior of
-the shared weights is a product with one factor per client. A client that is refined
+Corinzia, Buhmann (2019), "Variational federated multi-task learning",
+https://arxiv.org/abs/1906.06268. The posterior of the shared weights is a product with one factor per client. A client that is refined
 divides its factor out of the product (the rest is its cavity), learns the posterior of
 shared and private weights from its own data, and sends the new product.
 
@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import mixing, owner_classes
+from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.nn import gaussian
 from p2pjax.nn.gaussian import Coordinates, Gaussian, Natural
 from p2pjax.tasks import bayesian
@@ -26,7 +28,8 @@ from p2pjax.training import free_energy, samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
 from p2pjax.training.learner import StepContext
 from p2pjax.training.local_training import take_steps
-from p2pjax.training.samplers import max_size
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.samplers import examples_between, max_size
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -34,6 +37,7 @@ from p2pjax.types import (
     Info,
     InputError,
     Key,
+    Models,
     PyTree,
     Variables,
     num_agents,
@@ -81,16 +85,20 @@ def virtual(
     optimizer: optax.GradientTransformation,
     *,
     batch_size: int,
-    num_epochs: int,
+    local_updates: LocalUpdates = epochs(1),
     synchronous: bool = False,
     damping: float | None = None,
     prior_mode: PriorMode = ONCE,
     prior_deviation: float = 1.0,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round refines one client, the next one in turn, or all of them at once.
+    """Variational federated multi-task learning (Corinzia, Buhmann 2019).
 
-    Every refined client receives one message and sends one, of two numbers per shared
+    https://arxiv.org/abs/1906.06268. A round refines one client, the next one in turn,
+    or all of them at once. It needs a task of `tasks.bayesian` on a network with a
+    shared and a private column.
+
+    Each refined client receives one message and sends one, of two numbers per shared
     weight. With `agent_loop` VMAP the clients that wait take as long as the one that
     is refined. The training loss, which is the free energy per example, of those that
     wait is the mean of the others.
@@ -100,7 +108,7 @@ def virtual(
         (shared) and `client` (private), as those of `variational.Columns`.
       optimizer: of a refinement; it starts afresh in each.
       batch_size: B.
-      num_epochs: passes of a client over its data in a refinement.
+      local_updates: of a client in a refinement, `epochs(e)` or `steps(k)`.
       synchronous: all clients are refined at once, from the same product.
       damping: how much of a new factor replaces the old, in (0, 1]. If not given, 1
         for one client at a time, and 1 / N for all at once.
@@ -108,8 +116,6 @@ def virtual(
       prior_deviation: of shared and private weights, around 0.
       agent_loop: see `agent_loop.map_agents`.
     """
-    if num_epochs < 1:
-        raise InputError(f"Need one epoch or more in a refinement, got {num_epochs}.")
     if damping is not None and not 0 < damping <= 1:
         raise InputError(f"Need a damping above 0 and at most 1, got {damping}.")
     if not 0 < prior_deviation < float("inf"):
@@ -167,7 +173,7 @@ def virtual(
             )
             free = coordinates.free(_joined(server, old_client))
             variables = Variables(free, {})
-            num_steps = num_epochs * samplers.steps_per_epoch(num_examples, batch_size)
+            num_steps = steps_of(local_updates, num_examples, batch_size)
             (variables, _), loss = take_steps(
                 learner,
                 sampler,
@@ -207,23 +213,41 @@ def virtual(
             everything = _times(everything, prior)
         refined = is_refined.astype(jnp.float32)
         mean_loss = (loss * refined).sum() / refined.sum()
+        num_steps = steps_of(local_updates, data.train.size, batch_size)
+        examples = examples_between(
+            jnp.zeros_like(num_steps), num_steps, data.train.size, batch_size
+        )
         num_shared = sum(leaf[0].size for leaf in jax.tree.leaves(prior.mean))
         info = Info(
             jnp.where(is_refined, loss, mean_loss),
             refined,
             refined,
             refined * (2 * num_shared),
+            delivered=refined * (2 * num_shared),
+            examples=jnp.where(is_refined, examples, 0),
+            steps=jnp.where(is_refined, num_steps, 0).astype(jnp.float32),
+            served=refined,
         )
         return VirtualState(factors, clients, gaussian.moments(everything)), info
 
-    def models_fn(state: VirtualState) -> Variables:
+    def models_fn(state: VirtualState) -> Models:
         size = jax.tree.leaves(state.clients)[0].shape[0]
         rows = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), state.server
         )
-        return Variables(_joined(rows, state.clients), {})
+        return Models(Variables(_joined(rows, state.clients), {}))
 
-    return Algorithm(init_fn, plan_fn, round_fn, models_fn)
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        round_is=f"{local_updates.described} of "
+        + ("all clients at once" if synchronous else "one client, the next in turn")
+        + ", then the server's product",
+        agent_loop=agent_loop,
+    )
 
 
 def _sum_of_factors(factors: Natural, matrix: Array) -> Natural:
@@ -233,7 +257,10 @@ def _sum_of_factors(factors: Natural, matrix: Array) -> Natural:
     """
     one_agent = jax.eval_shape(lambda f: jax.tree.map(lambda x: x[0], f), factors)
     plan = owner_classes.whole_model(matrix.shape[0], one_agent)
-    return mixing.mix(factors, plan, lambda owner: mixing.by_matrix(matrix))
+    exchange = make_exchange(plan)
+    return exchange.combine(
+        factors, factors, lambda owner: mixing.by_matrix(matrix), None
+    )
 
 
 def _times(factors: Natural, prior: Gaussian) -> Natural:

@@ -27,7 +27,7 @@ class Absence(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """When agents wake and messages arrive; a unit of time is N awakenings.
+    """When agents wake and messages arrive; a unit of time is N wake-up events.
 
     The defaults are the thesis: a uniformly random agent of those that have received
     something is awake next, and messages arrive at once.
@@ -54,7 +54,7 @@ class Schedule(NamedTuple):
     receiver: np.ndarray  # [A]
     source: np.ndarray  # [A] training after which it was sent
     after: np.ndarray  # [A]
-    num_restarts: int  # how often everybody had to be woken because nobody waited
+    num_restarts: int  # how often all agents had to be woken because none waited
 
 
 def draw(
@@ -63,13 +63,14 @@ def draw(
     sizes: np.ndarray,
     num_epochs: int,
     timing: Timing = Timing(),
+    work: np.ndarray | None = None,
 ) -> Schedule:
     """Draws the events of the first network epochs.
 
     All agents that are there train once, without sending. From then on an agent that
     is awake trains and sends to its receivers in increasing order; it can wake again
-    after it has received something. Where losses or departures leave nobody to wake
-    and nothing on its way, everybody who is there wakes once more.
+    after it has received something. Where losses or departures leave no agent to wake
+    and nothing on its way, all agents that are there wake once more.
 
     Args:
       rng: source of everything random.
@@ -78,19 +79,22 @@ def draw(
         many together.
       num_epochs: how many epochs.
       timing: when agents wake and messages arrive.
+      work: `[N]` examples that an agent processes when it trains; all of its own if
+        not given.
     """
     sizes = np.asarray(sizes, np.int64)
     _check(receivers, sizes, timing)
-    world = _Simulation(rng, receivers, sizes, timing)
-    while world.epoch < num_epochs and world.advance():
+    work = sizes if work is None else np.asarray(work, np.int64)
+    simulation = _Simulation(rng, receivers, sizes, work, timing)
+    while simulation.epoch < num_epochs and simulation.advance():
         pass
-    if world.epoch < num_epochs:
+    if simulation.epoch < num_epochs:
         warnings.warn(
-            f"Nobody sends to anybody who is there: the protocol ends in network epoch "
-            f"{world.epoch + 1} of {num_epochs}.",
+            "No agent sends to one that is there: the protocol ends in network epoch "
+            f"{simulation.epoch + 1} of {num_epochs}.",
             stacklevel=2,
         )
-    return world.schedule()
+    return simulation.schedule()
 
 
 def random_absences(
@@ -109,9 +113,11 @@ class _Simulation:
         rng: np.random.Generator,
         receivers: Topology,
         sizes: np.ndarray,
+        work: np.ndarray,
         timing: Timing,
     ):
-        self._rng, self._sizes, self._timing = rng, sizes, timing
+        self._rng, self._timing = rng, timing
+        self._sizes, self._work = sizes, work
         self._lists = [
             [np.sort(row[mask]) for row, mask in zip(neighbor, masks, strict=True)]
             for neighbor, masks in zip(
@@ -208,7 +214,7 @@ class _Simulation:
         to = self._receivers()[agent].tolist() if sends else []
         source = len(self._trainings)
         self._trainings.append((agent, self.epoch, self._now, len(to)))
-        self._processed += int(self._sizes[agent])
+        self._processed += int(self._work[agent])
         for receiver in to:
             if self._rng.random() < self._timing.loss_probability:
                 continue

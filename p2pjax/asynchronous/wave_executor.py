@@ -42,7 +42,7 @@ WakeFn = Callable[[Key, Agent, Split, Split, Array], tuple[Agent, Array]]
 
 
 def in_place(
-    awake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
+    on_wake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
 ) -> Callable[..., AsynchronousState]:
     """One training after the other; every device takes those of its own agents."""
 
@@ -70,7 +70,7 @@ def in_place(
                 agent, data, validation = _read((agents, train, valid), task, start, at)
                 mail = _read(mailbox, task, start, at, event.slot)
                 agent, last = _wake(
-                    awake[task],
+                    on_wake[task],
                     groups,
                     local,
                     key,
@@ -165,7 +165,7 @@ def _is_mine(wave: Waves, place: Array, num_own: int) -> Array:
 
 
 def in_batches(
-    awake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
+    on_wake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
 ) -> Callable[..., AsynchronousState]:
     """All trainings of a wave at once, a batch per task; unused places do not count."""
 
@@ -191,7 +191,7 @@ def in_batches(
             mail = _read(mailbox, task, start, wave.agent, wave.slot)
             groups = leaf_groups(mailbox, task)
             agent, last = jax.vmap(
-                lambda *one: _wake(awake[task], groups, local, key, *one)
+                lambda *one: _wake(on_wake[task], groups, local, key, *one)
             )(_per_event(wave), agent, mail, data, validation)
             agents = in_task(
                 lambda leaf, first, new: (
@@ -291,7 +291,7 @@ def _per_event(wave: Waves) -> _Event:
 
 
 def _wake(
-    awake: WakeFn,
+    on_wake: WakeFn,
     groups: PyTree,
     local: tuple[str, ...],
     key: Key,
@@ -312,7 +312,7 @@ def _wake(
     )
     agent = agent._replace(variables=_with_shared(agent.variables, merged))
     key = jax.random.fold_in(key, event.training)
-    return awake(key, agent, data, validation, event.is_partial)
+    return on_wake(key, agent, data, validation, event.is_partial)
 
 
 def shared(variables: Variables, local: tuple[str, ...]) -> PyTree:

@@ -18,17 +18,22 @@ from p2pjax.asynchronous import events, task_groups, wave_executor, waves
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Traffic, Waves
+from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.graphs import topology
-from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
+from p2pjax.graphs.schedule import as_graphs, check_rewiring, graphs_of_rounds
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.training.agent_loop import VMAP, resolve_agent_loop
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.types import (
     Algorithm,
     Array,
+    Evaluate,
     FederatedData,
     Info,
     InputError,
     Key,
+    Models,
+    Peers,
     PyTree,
     num_agents,
 )
@@ -43,12 +48,17 @@ class Inputs(NamedTuple):
 
 def asynchronous(
     init: Callable[[Key, FederatedData], Agent],
-    awake: Sequence[WakeFn],
+    on_wake: Sequence[WakeFn],
     graph: Graphs,
     *,
+    batch_size: int,
+    evaluate: Evaluate,
+    check: Callable[[FederatedData], None] = lambda data: None,
+    local_updates: LocalUpdates = epochs(1),
     starts: Sequence[int] = (0,),
     rewire_every: int | None = None,
     timing: Timing = Timing(),
+    channel: Channel = PERFECT,
     local: tuple[str, ...] = (),
     num_mailboxes: int | None = None,
     max_width: int | None = None,
@@ -59,21 +69,28 @@ def asynchronous(
     Args:
       init: all agents at the start, leaves `[N, ...]`; what only a task has is
         `task_groups.PerTask`.
-      awake: for every task, what ONE agent does when it wakes: one pass over its data;
-        its model is merged already.
+      on_wake: for every task, what ONE agent does when it wakes; its model is merged
+        already.
       graph: who receives from whom: one graph, a sequence `[G, N, D]` that is used in
         turn, or a function that draws a graph.
+      batch_size: B.
+      evaluate: of the method, see `Algorithm`.
+      check: refuses data that the method cannot use, on the host.
+      local_updates: of an agent that is awake.
       starts: first agent of every task.
       rewire_every: network epochs after which the next graph comes; None keeps the
         first.
       timing: when agents wake and messages arrive.
-      local: leaves that are not exchanged (`exchange`).
+      channel: what else happens to messages on their way: `drop` and `delay`.
+      local: regular expressions of leaves that are not exchanged.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave, for `VMAP`; no limit if not given.
       agent_loop: `VMAP` trains the agents of a wave in one batch per task; any other
         number takes them one after the other, in place, on every device its own.
     """
+    graph = as_graphs(graph)
     check_rewiring(graph, rewire_every)
+    timing = _with_channel(timing, channel)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
 
     def init_fn(key: Key, data: FederatedData) -> AsynchronousState:
@@ -87,13 +104,21 @@ def asynchronous(
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> Inputs:
+        check(data)
         sizes = np.asarray(data.train.size)
         graphs, of_round = graphs_of_rounds(
             rng, graph, rewire_every, len(sizes), num_rounds
         )
+        if isinstance(graphs, Peers):
+            raise InputError(
+                "Asynchronous methods weigh each message as it arrives, so they need a "
+                "graph without weights, got a mixing matrix."
+            )
         to = topology.receivers(graphs)
         to = Topology(to.neighbor[of_round], to.mask[of_round])
-        schedule = events.draw(rng, to, sizes, num_rounds, timing)
+        schedule = events.draw(
+            rng, to, sizes, num_rounds, timing, work=_examples(sizes)
+        )
         task = task_groups.task_of_agents(starts, len(sizes))
         packed, needed = waves.pack(
             schedule,
@@ -113,6 +138,12 @@ def asynchronous(
             waves.traffic(schedule, len(sizes), num_rounds),
         )
 
+    def _examples(sizes: np.ndarray) -> np.ndarray:
+        """That an agent learns from when it wakes, `[N]`; each step counts as full."""
+        if local_updates.num_epochs:
+            return local_updates.num_epochs * sizes
+        return local_updates.num_steps * np.minimum(sizes, batch_size)
+
     def round_fn(
         key: Key,
         t: Array,
@@ -122,9 +153,9 @@ def asynchronous(
     ) -> tuple[AsynchronousState, Info]:
         del t
         if resolve_agent_loop(agent_loop, state.agents) == VMAP:
-            run = wave_executor.in_batches(awake, starts, local)
+            run = wave_executor.in_batches(on_wake, starts, local)
         else:
-            run = wave_executor.in_place(awake, starts, local)
+            run = wave_executor.in_place(on_wake, starts, local)
             if len(starts) == 1:
                 run = sharding.over_devices(run, num_common=2)
             else:
@@ -132,11 +163,47 @@ def asynchronous(
         state = run(key, inputs.waves, state, data.train, data.valid)
         trainings, sent, arrived, time, links = inputs.traffic
         size = _message_sizes(state.mailbox, starts, num_agents(data))
-        examples = trainings * data.train.size.astype(trainings.dtype)
-        info = Info(state.loss, sent, arrived, sent * size, time, links)
-        return state, info._replace(examples=examples)
+        sizes = jnp.asarray(data.train.size)
+        num_steps = steps_of(local_updates, sizes, batch_size)
+        examples = local_updates.num_epochs * sizes
+        if not local_updates.num_epochs:
+            examples = num_steps * jnp.minimum(sizes, batch_size)
+        info = Info(
+            state.loss,
+            sent,
+            arrived,
+            sent * size,
+            time,
+            links,
+            examples=trainings * examples.astype(trainings.dtype),
+            steps=trainings * num_steps.astype(trainings.dtype),
+        )
+        return state, info
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.agents.variables)
+    def models_fn(state: AsynchronousState) -> Models:
+        # What has arrived is merged when its receiver wakes.
+        trained = state.agents.variables
+        return Models(trained, trained=trained)
+
+    return Algorithm(
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        evaluate,
+        "a network epoch of wake-ups: until the agents together have seen as many "
+        "examples as there are; an agent that wakes merges what has arrived, trains "
+        f"for {local_updates.described} and sends its model",
+    )
+
+
+def _with_channel(timing: Timing, channel: Channel) -> Timing:
+    """Losses and delays of both together."""
+    kept = (1 - timing.loss_probability) * (1 - channel.loss_probability)
+    return timing._replace(
+        loss_probability=1 - kept if channel.loss_probability else timing.loss_probability,
+        mean_delay=timing.mean_delay + channel.mean_delay,
+    )
 
 
 def _message_sizes(mailbox: PyTree, starts: Sequence[int], num_agents: int) -> Array:

@@ -1,60 +1,79 @@
-"""D-PSGD: everybody takes a step, then the mean of its neighbours' models and its own.
+"""The protocol of D-PSGD, which several methods share: the mean of neighbours' models.
 
-Lian et al. (2017), "Can decentralized algorithms outperform centralized algorithms?".
-Agents with different data keep disagreeing unless the learning rate goes to zero;
-where the matrix is not doubly stochastic, some count more than others.
+Lian et al. (2017), "Can decentralized algorithms outperform centralized algorithms?",
+https://arxiv.org/abs/1705.09056. Agents with different data keep disagreeing unless the
+learning rate goes to zero; where the matrix is not doubly stochastic, some agents count
+more than others.
 """
 
 import jax
 
-from p2pjax.engines.stepwise import (
-    CommunicationResult,
-    ExchangeFn,
+from p2pjax.engines.protocol import (
+    Combine,
     GossipProtocol,
+    LocalStep,
     MixingWeights,
+    Outgoing,
     peer_ids,
     prepare_weights,
+    remembers_nothing,
 )
+from p2pjax.exchange.channel import lost_to_self
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import mixing_matrices
-from p2pjax.types import Key, Peers, PyTree
+from p2pjax.types import Array, Key, Peers, PyTree
 
 
 def neighbor_averaging(
-    weigh: MixingWeights = mixing_matrices.uniform_receive, *, mix_first: bool = False
+    mixing_weights: MixingWeights = mixing_matrices.uniform_receive,
+    *,
+    mix_first: bool = False,
 ) -> GossipProtocol:
-    """Adapt then combine: `x <- W (x + update(x))`.
+    """Adapt-then-combine: `x <- W (x + update(x))`.
+
+    What a lost message would have counted is counted for the receiver's own model.
 
     Args:
-      weigh: the mixing matrix W of a graph.
-      mix_first: combine, then adapt: `x <- W x + update(x)`, as in the paper. What an
+      mixing_weights: the mixing matrix W of a graph.
+      mix_first: combine-then-adapt: `x <- W x + update(x)`, as in the paper. What an
         agent sends does not wait for its step. Batch-norm statistics are mixed after
         the step in both orders.
+
+    >>> neighbor_averaging().num_models
+    1
     """
 
-    def communicate_fn(
-        key: Key,
-        peers: Peers,
-        before: PyTree,
-        after: PyTree,
-        memory: PyTree,
-        exchange: ExchangeFn,
-    ) -> CommunicationResult:
-        del key
+    def send_fn(key: Key, peers: Peers, step: LocalStep, state: PyTree) -> Outgoing:
+        del key, state
+        message = step.after
         if mix_first:
-            outgoing = {**after, "params": before["params"]}
-            message = exchange(outgoing, outgoing, peers)
-            message["params"] = jax.tree.map(
+            message = {**step.after, "params": step.before["params"]}
+        return Outgoing(message, message, is_peer(peers))
+
+    def receive_fn(
+        peers: Peers,
+        arrived: Array | None,
+        outgoing: Outgoing,
+        step: LocalStep,
+        state: PyTree,
+        combine: Combine,
+    ) -> tuple[PyTree, PyTree]:
+        del outgoing
+        models = combine(lost_to_self(peers, arrived))
+        if mix_first:
+            models["params"] = jax.tree.map(
                 lambda mixed, old, new: mixed + (new - old),
-                message["params"],
-                before["params"],
-                after["params"],
+                models["params"],
+                step.before["params"],
+                step.after["params"],
             )
-        else:
-            message = exchange(after, after, peers)
-        used = is_peer(peers)
-        return CommunicationResult(message, memory, used, used)
+        return models, state
 
     return GossipProtocol(
-        prepare_weights(weigh), peer_ids, lambda message: (), communicate_fn
+        prepare_weights(mixing_weights),
+        peer_ids,
+        remembers_nothing,
+        send_fn,
+        receive_fn,
+        needs_before=mix_first,
     )

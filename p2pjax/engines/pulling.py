@@ -1,8 +1,8 @@
-"""Methods in which everybody trains for an epoch and fetches models of chosen peers.
+"""Methods in which each agent trains and then fetches models of peers that it chooses.
 
 `pull` owns what they have in common; a `Selection` is what distinguishes PENS, DAC,
 PANM and L2C. All agents fetch what the others have after training in the same round.
-What is evaluated is the trained model before it is averaged (Sajina 2025), so a round
+What is reported is the trained model before it is averaged (Sajina 2025), so a round
 is: average with the peers chosen last time, train, choose.
 """
 
@@ -12,10 +12,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from p2pjax.exchange import mixing, shared
+from p2pjax.engines.assembly import assemble
+from p2pjax.exchange import shared
+from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
 from p2pjax.exchange.mixing import is_peer
-from p2pjax.exchange.shared import sharing_plan, where_shared
+from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.shared import Local, sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.selection import tables
@@ -30,8 +34,10 @@ from p2pjax.selection.peer_view import (
 )
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner
-from p2pjax.training.local_training import identical_models, local_epochs
+from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.local_training import identical_models, own_steps
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.samplers import examples_between
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -39,6 +45,7 @@ from p2pjax.types import (
     Info,
     Key,
     Links,
+    Models,
     Peers,
     PyTree,
     Variables,
@@ -52,42 +59,53 @@ class PullState(NamedTuple):
     variables: Variables  # leaves [N, ...]
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
     peers: Peers  # [N, K]
-    memory: PyTree  # of the selection
+    selection_state: PyTree
     before: PyTree  # leaves [N, ...]: parameters before training; () if not needed
 
 
 def pull(
     task: Task,
-    learner: Learner,
+    optimizer: Learner | optax.GradientTransformation,
     selection: Selection,
     graph: Graphs | None = None,
     *,
     batch_size: int,
+    local_updates: LocalUpdates = epochs(1),
     rewire_every: int | None = None,
     equal_weights: bool = False,
     probe: Probe | None = None,
-    local: Sequence[str] = shared.FULL,
+    local_patterns: Local = shared.FULL,
+    channel: Channel = PERFECT,
     agent_loop: int = AUTO,
+    name: str = "This selection",
 ) -> Algorithm:
-    """A round is one local epoch of everybody and one choice of peers.
+    """A round is local training of each agent and one choice of peers.
 
     Args:
-      task: what every agent learns.
-      learner: how.
+      task: what each agent learns.
+      optimizer: of optax, or a `Learner`.
       selection: how peers are chosen.
-      graph: whom an agent may choose: one graph, a sequence `[G, N, D]` that is used in
-        turn, or a function that draws graphs of one width; None permits everybody.
+      graph: whom an agent may choose: one graph, a sequence that is used in turn, or a
+        function that draws graphs of one width; None permits all others.
       batch_size: B.
+      local_updates: in a round, `epochs(e)` or `steps(k)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
       equal_weights: whether models count the same in means, not by their data.
       probe: common examples, for selections that compare predictions.
-      local: leaves that are not sent, see `exchange`.
+      local_patterns: leaves that are not sent, see `exchange.shared`.
+      channel: what happens to messages on their way. What does not arrive has an
+        infinite loss and is not averaged.
       agent_loop: see `agent_loop.map_agents`.
+      name: of the method, for messages.
     """
     if graph is not None:
+        graph = schedule.as_graphs(graph)
         schedule.check_rewiring(graph, rewire_every)
-    train = local_epochs(learner, batch_size, agent_loop)
-    look = make_peer_view(
+    check_channel(channel, name)
+    learner = as_learner(task, optimizer)
+    local = shared.local_paths(task, local_patterns)
+    train = own_steps(learner, batch_size, agent_loop)
+    view_fn = make_peer_view(
         task,
         equal_weights=equal_weights,
         probe=probe,
@@ -99,14 +117,17 @@ def pull(
         key_model, key_memory, key_shapes = jax.random.split(key, 3)
         size = num_agents(data)
         variables = identical_models(key_model, task, size)
-        view = look(initial_graph(graph, size), variables, variables.params, data)
+        view = view_fn(initial_graph(graph, size), variables, variables.params, data)
         memory = selection.init(key_memory, view)
+        before: PyTree = ()
+        if selection.merges_updates:
+            before = jax.tree.map(jnp.copy, variables.params)
         return PullState(
             variables,
             jax.vmap(learner.init)(variables),
             self_only_peers(key_shapes, selection, memory, view),
             memory,
-            variables.params if selection.merges_updates else (),
+            before,
         )
 
     def plan_fn(
@@ -127,32 +148,59 @@ def pull(
         if permitted is None:
             permitted = tables.all_others(size)
         averaged = _averaged(state, local, selection.merges_updates)
+        num_steps = steps_of(local_updates, data.train.size, batch_size)  # [N]
+        first = t * num_steps
         variables, opt_state, loss = train(
-            key_train,
-            t,
-            jnp.ones(size, jnp.int32),
-            averaged,
-            state.opt_state,
-            data.train,
+            key_train, first, num_steps, averaged, state.opt_state, data.train
         )
-        view = look(permitted, variables, averaged.params, data)
-        peers, pulled, memory = selection.select(key_select, t, state.memory, view)
+        view = view_fn(permitted, variables, averaged.params, data)
+        if channel.loss_probability:
+            exchange = make_exchange(sharing_plan(variables, local), channel)
+            key_arrive = jax.random.fold_in(key, 1)
+            arrived = exchange.arrive(key_arrive, t, jnp.ones((size, size), bool))
+            view = view._replace(arrived=arrived)
+        peers, fetched, selection_state = selection.select(
+            key_select, t, state.selection_state, view
+        )
+        if view.arrived is not None:
+            peers = lost_to_self(
+                peers, jnp.take_along_axis(view.arrived, jnp.asarray(peers.ids), 1)
+            )
         before = averaged.params if selection.merges_updates else ()
-        state = PullState(variables, opt_state, peers, memory, before)
-        return state, fetch_info(loss, peers, pulled, view.model_size)
+        state = PullState(variables, opt_state, peers, selection_state, before)
+        info = fetch_info(loss, peers, fetched, view.model_size, arrived=view.arrived)
+        return state, info._replace(
+            examples=examples_between(
+                first, first + num_steps, data.train.size, batch_size
+            ),
+            steps=num_steps.astype(jnp.float32),
+        )
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+    def models_fn(state: PullState) -> Models:
+        averaged = _averaged(state, local, selection.merges_updates)
+        return Models(state.variables, trained=state.variables, averaged=averaged)
+
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        round_is="average with the peers chosen last time, "
+        + local_updates.described
+        + " of each agent, choose peers",
+        agent_loop=agent_loop,
+    )
 
 
 def _averaged(
     state: PullState, local: Sequence[str], merges_updates: bool
 ) -> Variables:
-    """The models with which everybody goes on."""
+    """The models with which agents go on."""
     plan = sharing_plan(state.variables, local)
     message = shared.shared_leaves(state.variables)
-    mixed = mixing.mix(
-        message, plan, lambda owner: mixing.fastest_combine(state.peers, owner)
-    )
+    exchange = make_exchange(plan)
+    mixed = exchange.combine(message, message, lambda owner: state.peers, None)
     if merges_updates:
         # own + sum of weight * (after - before); statistics are averaged as they are
         mixed["params"] = jax.tree.map(
@@ -166,18 +214,37 @@ def _averaged(
 
 
 def fetch_info(
-    loss: Array, peers: Peers, pulled: Fetched, model_size: int, times: int = 1
+    loss: Array,
+    peers: Peers,
+    fetched: Fetched,
+    model_size: int,
+    times: int = 1,
+    arrived: Array | None = None,
 ) -> Info:
-    """What is reported of a round in which everything was fetched so many times."""
-    used = pulled.mask.astype(jnp.float32) * times
-    numbers = pulled.payload * times * model_size
+    """What is reported of a round in which everything was fetched so many times.
+
+    Args:
+      loss: of training, `[N]`.
+      peers: whose models are merged.
+      fetched: whose models were looked at.
+      model_size: parameters of a model.
+      times: how often they were fetched.
+      arrived: `[N, N]` what arrives of each agent; None: all of it.
+    """
+    used = fetched.mask.astype(jnp.float32) * times
+    numbers = fetched.payload * times * model_size
     none = jnp.zeros(used.shape[0], jnp.float32)
     is_merged = is_peer(peers) & (peers.weight > 0)
+    received = used
+    if arrived is not None:
+        received = jnp.where(
+            jnp.take_along_axis(arrived, jnp.asarray(fetched.ids), 1), used, 0
+        )
     return Info(
         train_loss=loss,
-        sent=none.at[pulled.ids].add(used),
-        received=used.sum(1),
-        payload=none.at[pulled.ids].add(numbers),
-        links=Links(pulled.ids, used),
+        sent=none.at[fetched.ids].add(used),
+        received=received.sum(1),
+        payload=none.at[fetched.ids].add(numbers),
+        links=Links(fetched.ids, received),
         merged=Links(peers.ids, is_merged.astype(jnp.float32)),
     )

@@ -10,8 +10,9 @@ from p2pjax.types import Algorithm, Array, FederatedData, Info, InputError, Key,
 def repeat_rounds(algorithm: Algorithm, num_rounds: int) -> Algorithm:
     """A round is `num_rounds` rounds of the method.
 
-    Messages and what they carry add up; the training loss is the mean. Who received
-    from whom is not reported.
+    Messages and what they carry, steps and examples add up; the training loss is the
+    mean; times and push-sum weights are the last. Who received from whom is not
+    reported.
 
     Args:
       algorithm: the method.
@@ -34,10 +35,18 @@ def repeat_rounds(algorithm: Algorithm, num_rounds: int) -> Algorithm:
             state, info = algorithm.round(
                 jax.random.fold_in(key, i), t * num_rounds + i, inputs, state, data
             )
-            return state, (info.train_loss, info.sent, info.received, info.payload)
+            return state, info._replace(links=None, merged=None)
 
         numbers = jnp.arange(num_rounds, dtype=jnp.int32)
-        state, (loss, *traffic) = jax.lax.scan(one_round, state, (numbers, inputs))
-        return state, Info(loss.mean(0), *(leaf.sum(0) for leaf in traffic))
+        state, infos = jax.lax.scan(one_round, state, (numbers, inputs))
+        added = jax.tree.map(lambda leaf: leaf.sum(0), infos)
+        last = jax.tree.map(lambda leaf: leaf[-1], (infos.time, infos.weight))
+        return state, added._replace(
+            train_loss=infos.train_loss.mean(0), time=last[0], weight=last[1]
+        )
 
-    return Algorithm(algorithm.init, plan_fn, round_fn, algorithm.models)
+    return algorithm._replace(
+        plan=plan_fn,
+        round=round_fn,
+        round_is=f"{num_rounds} times: {algorithm.round_is}",
+    )

@@ -1,73 +1,66 @@
-"""Methods in which each agent takes one mini-batch step and then communicates.
+"""Methods in which agents take a few local steps and then communicate, all together.
 
-`gossip` owns what they have in common: the clock, the graphs, the loop over steps, the
-counting. A `GossipProtocol` is what distinguishes D-PSGD, D2, SGP and GoSGD: what an
-agent sends after a step and what it makes of what arrives.
-
-A round is one network epoch (`training.epochs`).
+`gossip` owns what they have in common: the clock, the graphs, the loop over exchanges,
+the counting. A `GossipProtocol` is what distinguishes D-PSGD, D2, SGP and GoSGD: what
+an agent sends and what it makes of what arrives.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from p2pjax.exchange import mixing, shared
-from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.shared import message_size, sharing_plan, where_shared
+from p2pjax.engines.assembly import assemble
+from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
+from p2pjax.exchange import shared
+from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.pipeline import Exchange, make_exchange
+from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.topology import Graphs
 from p2pjax.tasks.task import Task
-from p2pjax.training import epochs, samplers
+from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner
-from p2pjax.training.local_training import identical_models, local_training
-from p2pjax.training.samplers import max_size
+from p2pjax.training.epochs import steps_of_epochs
+from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.local_training import (
+    identical_models,
+    local_training,
+    own_steps,
+    with_gradient,
+)
+from p2pjax.training.local_updates import LocalUpdates, steps, steps_of
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
     Info,
+    InputError,
     Key,
     Links,
-    Peers,
+    Models,
     PyTree,
+    Split,
     Variables,
     num_agents,
 )
 
-MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
+# (key, exchanges before, variables, optimizer state, split) -> (variables, optimizer
+# state, losses [N]) and, where the protocol needs them, (gradient, update)
+TrainFn = Callable[[Key, Array, Variables, PyTree, Split], tuple]
 
 
-# (what goes out, what stays at home, who counts how much) -> what everybody has then
-ExchangeFn = Callable[[PyTree, PyTree, Peers], PyTree]
+class Pending(NamedTuple):
+    """An exchange still to come, where models are scored before and after it."""
 
-
-class CommunicationResult(NamedTuple):
-    """Outcome of one communication of all agents."""
-
-    message: PyTree  # leaves [N, ...]: the models that everybody goes on with
-    memory: PyTree  # leaves [N, ...]
-    sent: Array  # [N, K] whether each of the agent's senders sent it a message
-    arrived: Array  # [N, K] and whether that arrived
-
-
-class GossipProtocol(NamedTuple):
-    """How all agents communicate after a step; models are `shared.shared_leaves`."""
-
-    # host: a sequence of graphs [G, N, D] -> what the device needs of them, [G, ...]
-    wire: Callable[[Topology], PyTree]
-    senders: Callable[[PyTree], Array]  # wires of one graph -> [N, K]
-    # all agents' models at the start -> what the protocol remembers, leaves [N, ...]
-    init: Callable[[PyTree], PyTree]
-    # (key, wires of one graph, models before the step, after it, memory, exchange)
-    communicate: Callable[
-        [Key, PyTree, PyTree, PyTree, PyTree, ExchangeFn], CommunicationResult
-    ]
-    # memory -> push-sum weights [N], None for protocols without
-    weight: Callable[[PyTree], Array | None] = lambda memory: None
+    key: Key
+    t: Array  # [] round
+    graph: PyTree
+    before: PyTree  # leaves [N, ...]; () if the protocol does not need it
+    is_waiting: Array  # [] bool; False before the first
 
 
 class GossipState(NamedTuple):
@@ -75,142 +68,282 @@ class GossipState(NamedTuple):
 
     variables: Variables  # leaves [N, ...]
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
-    memory: PyTree  # leaves [N, ...]; `GossipProtocol.init`
+    protocol_state: PyTree  # leaves [N, ...]; `GossipProtocol.init`
+    pending: Pending | tuple[()] = ()
 
 
 class GossipInputs(NamedTuple):
     """What the host knows of every round; leaves `[R, ...]`."""
 
-    first_step: Array  # [R] steps taken before
-    num_steps: Array  # [R]
-    wires: PyTree  # [R, ...]; `GossipProtocol.wire`
+    first_exchange: Array  # [R] exchanges before
+    num_exchanges: Array  # [R]
+    graph: PyTree  # prepared: [R, ...], or [R, exchanges, ...] for one per exchange
 
 
 def gossip(
     task: Task,
-    learner: Learner,
+    optimizer: Learner | optax.GradientTransformation,
     protocol: GossipProtocol,
     graph: Graphs,
     *,
     batch_size: int,
+    local_updates: LocalUpdates = steps(1),
     rewire_every: int | None = None,
-    local: Sequence[str] = shared.FULL,
+    local_patterns: Local = shared.FULL,
+    channel: Channel = PERFECT,
+    score_before: bool = False,
     agent_loop: int = AUTO,
-    steps_of: Callable[..., Callable] = local_training,
+    train_fn: Callable[..., TrainFn] | None = None,
+    name: str = "This protocol",
 ) -> Algorithm:
-    """A method in which steps and communications of all agents alternate.
+    """A method in which local training and communications of all agents alternate.
+
+    With local steps a round is one network epoch (`training.epochs`): as many exchanges
+    as it takes until all agents together have seen as many examples as there are. With
+    local epochs it is these epochs and one exchange.
 
     Args:
-      task: what every agent learns.
-      learner: how.
-      protocol: `dpsgd()`, `d2()`, `sgp()` or `gosgd()`.
-      graph: who receives from whom: one graph, a sequence `[G, N, D]` that is used in
-        turn, or a function that draws a graph.
+      task: what each agent learns.
+      optimizer: of optax, or a `Learner`.
+      protocol: what is sent and how it is merged, such as `protocols.dpsgd()`.
+      graph: who receives from whom, see `graphs.as_graph`: one graph, a sequence that
+        is used in turn, or a function that draws a graph.
       batch_size: B.
-      rewire_every: network epochs after which the next graph comes; None keeps the
-        first.
-      local: leaves that are not sent, see `exchange`.
+      local_updates: between two exchanges, `steps(k)` or `epochs(e)`.
+      rewire_every: rounds after which the next graph comes, or
+        `graphs.EACH_EXCHANGE`; None keeps the first.
+      local_patterns: leaves that are not sent, see `exchange.shared`.
+      channel: what happens to messages on their way.
+      score_before: also score the models before the last exchange of a round.
       agent_loop: see `agent_loop.map_agents`.
-      steps_of: makes the function that trains all agents, as
-        `local_training.local_training` does; others exchange something before a step is
-        complete.
+      train_fn: makes the function that trains all agents, as
+        `local_training.local_training` does; some exchange gradients before a step.
+      name: of the method, for messages.
     """
+    graph = schedule.as_graphs(graph)
     schedule.check_rewiring(graph, rewire_every)
+    check_channel(channel, name, loses=protocol.takes_losses)
+    if protocol.needs_gradient and local_updates != steps(1):
+        raise InputError(
+            f"{name} reads the gradient of each step, so it needs one local step "
+            f"between exchanges, got {local_updates}."
+        )
+    learner = as_learner(task, optimizer)
+    local = shared.local_paths(task, local_patterns)
+    per_exchange = rewire_every == schedule.EACH_EXCHANGE
+
+    def graph_of(graphs: PyTree, number: Array | int) -> PyTree:
+        if not per_exchange:
+            return graphs
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], graphs)
 
     def init_fn(key: Key, data: FederatedData) -> GossipState:
         variables = identical_models(key, task, num_agents(data))
         opt_state = jax.vmap(learner.init)(variables)
-        memory = protocol.init(shared.shared_leaves(variables))
-        return GossipState(variables, opt_state, memory)
+        message = shared.shared_leaves(variables)
+        state = GossipState(variables, opt_state, protocol.init(message))
+        if not score_before:
+            return state
+        first = plan_fn(np.random.default_rng(0), data, 1)  # for its shapes
+        pending = Pending(
+            jax.random.fold_in(key, 0),
+            jnp.int32(0),
+            graph_of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], first.graph), 0),
+            jax.tree.map(jnp.copy, message) if protocol.needs_before else (),
+            jnp.zeros((), bool),
+        )
+        return state._replace(pending=pending)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> GossipInputs:
         sizes = np.asarray(data.train.size)
-        num_steps = epochs.steps_of_epochs(sizes, batch_size, num_rounds)
-        first_step = np.cumsum(num_steps, dtype=np.int32) - num_steps
-        graphs, of_round = schedule.graphs_of_rounds(
-            rng, graph, rewire_every, num_agents(data), num_rounds
+        num_exchanges = _num_exchanges(sizes, batch_size, local_updates, num_rounds)
+        first = np.cumsum(num_exchanges, dtype=np.int32) - num_exchanges
+        graphs, of_round = schedule.graphs_of_exchanges(
+            rng, graph, rewire_every, len(sizes), num_exchanges
         )
-        wires = protocol.wire(graphs)
-        wires = jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], wires)
-        return GossipInputs(first_step, num_steps, wires)
+        prepared = protocol.prepare_graph(graphs)
+        prepared = jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], prepared)
+        return GossipInputs(first, num_exchanges, prepared)
 
     def round_fn(
-        key: Key,
-        t: Array,
-        inputs: GossipInputs,
-        state: GossipState,
-        data: FederatedData,
+        key: Key, t: Array, inputs: GossipInputs, state: GossipState, data: FederatedData
     ) -> tuple[GossipState, Info]:
-        del t
-        sampler = samplers.shuffled_epochs(batch_size, max_size(data))
-        train = steps_of(learner, sampler, 1, agent_loop)
+        train = _make_train(
+            learner, protocol, local_updates, batch_size, agent_loop, train_fn, data
+        )
         plan = sharing_plan(state.variables, local)
-        exchange_shared = _exchange(plan)
+        exchange = make_exchange(plan, channel)
 
-        def one_step(step: Array, carry: PyTree) -> PyTree:
-            (variables, opt_state, memory), totals = carry
-            key_train, key_send = jax.random.split(jax.random.fold_in(key, step))
-            before = shared.shared_leaves(variables)
-            variables, opt_state, loss = train(
+        def one_exchange(number: Array, carry: PyTree) -> PyTree:
+            state, totals = carry
+            key_train, key_send = jax.random.split(jax.random.fold_in(key, number))
+            graph = graph_of(inputs.graph, number)
+            if score_before:
+                state = _finished(exchange, protocol, state)
+            before = shared.shared_leaves(state.variables)
+            variables, opt_state, loss, *more = train(
                 key_train,
-                inputs.first_step + step,
-                variables,
-                opt_state,
+                inputs.first_exchange + number,
+                state.variables,
+                state.opt_state,
                 data.train,
             )
-            after = shared.shared_leaves(variables)
-            message, memory, *used = protocol.communicate(
-                key_send, inputs.wires, before, after, memory, exchange_shared
-            )
-            used = [slots.astype(jnp.float32) for slots in used]
-            state = GossipState(
-                shared.with_shared_leaves(variables, message), opt_state, memory
-            )
-            examples = samplers.num_drawn(
-                sampler, inputs.first_step + step, data.train.size
-            )
-            return state, jax.tree.map(jnp.add, totals, (loss, examples, *used))
+            step = LocalStep(before, shared.shared_leaves(variables), *more)
+            state = state._replace(variables=variables, opt_state=opt_state)
+            if score_before:
+                outgoing = protocol.send(key_send, graph, step, state.protocol_state)
+                arrived = _arrived(exchange, key_send, t, outgoing)
+                before = before if protocol.needs_before else ()
+                pending = Pending(key_send, t, graph, before, jnp.ones((), bool))
+                state = state._replace(pending=pending)
+            else:
+                state, outgoing, arrived = _communicate(
+                    exchange, protocol, key_send, t, graph, step, state
+                )
+            used = outgoing.sent.astype(jnp.float32)
+            if per_exchange:  # the senders change, so they are counted at once
+                used = jnp.zeros_like(loss).at[protocol.senders(graph)].add(used)
+            arrived = arrived.astype(jnp.float32)
+            return state, jax.tree.map(jnp.add, totals, (loss, used, arrived))
 
-        senders = protocol.senders(inputs.wires)
+        senders = protocol.senders(graph_of(inputs.graph, 0))
         none = jnp.zeros(senders.shape, jnp.float32)
         zero = none[:, 0]
-        state, (loss, examples, used, arrived) = jax.lax.fori_loop(
-            0, inputs.num_steps, one_step, (state, (zero, zero, none, none))
+        state, (loss, sent, arrived) = jax.lax.fori_loop(
+            0,
+            inputs.num_exchanges,
+            one_exchange,
+            (state, (zero, zero if per_exchange else none, none)),
         )
-        loss = loss / jnp.maximum(inputs.num_steps, 1).astype(jnp.float32)
-        sent = jnp.zeros_like(loss).at[senders].add(used)
-        payload = sent * message_size(plan)
+        if not per_exchange:
+            sent = jnp.zeros_like(loss).at[senders].add(sent)
+        num_steps = steps_of(local_updates, data.train.size, batch_size)
+        first = jnp.asarray(inputs.first_exchange) * num_steps
+        last = first + jnp.asarray(inputs.num_exchanges) * num_steps
         info = Info(
-            loss,
+            loss / jnp.maximum(inputs.num_exchanges, 1).astype(jnp.float32),
             sent,
             arrived.sum(1),
-            payload,
-            links=Links(senders, arrived),
-            weight=protocol.weight(state.memory),
-            examples=examples,
+            sent * (protocol.num_models * message_size(plan)),
+            links=None if per_exchange else Links(senders, arrived),
+            weight=protocol.weight(state.protocol_state),
+            examples=samplers.examples_between(
+                first, last, data.train.size, batch_size
+            ),
+            steps=(last - first).astype(jnp.float32),
         )
         return state, info
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+    def models_fn(state: GossipState) -> Models:
+        if not score_before:
+            return Models(state.variables, averaged=state.variables)
+        exchange = make_exchange(sharing_plan(state.variables, local), channel)
+        averaged = _finished(exchange, protocol, state).variables
+        return Models(averaged, trained=state.variables, averaged=averaged)
+
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        round_is=(
+            f"{local_updates.described} of each agent and one exchange"
+            if local_updates.num_epochs
+            else "a network epoch: until all agents together have seen as many examples "
+            f"as there are, with an exchange after {local_updates.described} of each"
+        ),
+        agent_loop=agent_loop,
+    )
 
 
-def _exchange(plan: MixPlan) -> ExchangeFn:
-    def exchange_fn(outgoing: PyTree, kept: PyTree, peers: Peers) -> PyTree:
-        mixed = mixing.mix(
-            outgoing, plan, lambda owner: mixing.fastest_combine(peers, owner)
-        )
-        return where_shared(plan, mixed, kept)
-
-    return exchange_fn
-
-
-def prepare_weights(weigh: MixingWeights) -> Callable[[Topology], Peers]:
-    """A `GossipProtocol.wire` for protocols that need one matrix of every graph."""
-    return lambda graphs: jax.vmap(weigh)(jax.tree.map(jnp.asarray, graphs))
+def _num_exchanges(
+    sizes: np.ndarray, batch_size: int, updates: LocalUpdates, num_rounds: int
+) -> np.ndarray:
+    """Exchanges in each round, int32 `[R]`."""
+    if updates.num_epochs:
+        return np.ones(num_rounds, np.int32)
+    ends = np.cumsum(steps_of_epochs(sizes, batch_size, num_rounds), dtype=np.int64)
+    exchanges = -(-ends // updates.num_steps)
+    return np.diff(exchanges, prepend=0).astype(np.int32)
 
 
-def peer_ids(peers: Peers) -> Array:
-    """A `GossipProtocol.senders` for wires that are one matrix."""
-    return jnp.asarray(peers.ids)
+def _make_train(
+    learner: Learner,
+    protocol: GossipProtocol,
+    updates: LocalUpdates,
+    batch_size: int,
+    agent_loop: int,
+    train_fn: Callable[..., TrainFn] | None,
+    data: FederatedData,
+) -> TrainFn:
+    """Training of all agents between two exchanges."""
+    sampler = samplers.shuffled_epochs(batch_size, samplers.max_size(data))
+    num_steps = updates.num_steps
+    if updates.num_epochs:
+        take = own_steps(learner, batch_size, agent_loop)
+
+        def train_epochs(key: Key, number: Array, *agents: PyTree) -> tuple:
+            taken = steps_of(updates, data.train.size, batch_size)
+            return take(key, number * taken, taken, *agents)
+
+        return train_epochs
+    if train_fn is not None:
+        train = train_fn(learner, sampler, num_steps, agent_loop)
+    elif protocol.needs_gradient:
+        train = with_gradient(learner, sampler, agent_loop)
+    else:
+        train = local_training(learner, sampler, num_steps, agent_loop)
+    if num_steps == 1:
+        return train
+    return lambda key, number, *agents: train(key, number * num_steps, *agents)
+
+
+def _communicate(
+    exchange: Exchange,
+    protocol: GossipProtocol,
+    key: Key,
+    t: Array,
+    graph: PyTree,
+    step: LocalStep,
+    state: GossipState,
+) -> tuple[GossipState, Outgoing, Array]:
+    """One communication: the state after it, what was sent and what arrived."""
+    outgoing = protocol.send(key, graph, step, state.protocol_state)
+    messages = exchange.attack(key, t, outgoing.message)
+    arrived = _arrived(exchange, key, t, outgoing)
+    models, protocol_state = protocol.receive(
+        graph,
+        None if arrived is outgoing.sent else arrived,
+        outgoing,
+        step,
+        state.protocol_state,
+        lambda peers: exchange.combine(
+            messages, outgoing.kept, lambda owner: peers, arrived
+        ),
+    )
+    variables = shared.with_shared_leaves(state.variables, models)
+    state = state._replace(variables=variables, protocol_state=protocol_state)
+    return state, outgoing, arrived
+
+
+def _arrived(exchange: Exchange, key: Key, t: Array, outgoing: Outgoing) -> Array:
+    return exchange.arrive(jax.random.fold_in(key, 1), t, outgoing.sent)
+
+
+def _finished(
+    exchange: Exchange, protocol: GossipProtocol, state: GossipState
+) -> GossipState:
+    """The state after the exchange that was still to come, if there is one."""
+
+    def finish(state: GossipState) -> GossipState:
+        assert isinstance(state.pending, Pending)
+        key, t, graph, before, _ = state.pending
+        after = shared.shared_leaves(state.variables)
+        step = LocalStep(before if protocol.needs_before else after, after)
+        return _communicate(exchange, protocol, key, t, graph, step, state)[0]
+
+    assert isinstance(state.pending, Pending)
+    return jax.lax.cond(state.pending.is_waiting, finish, lambda state: state, state)

@@ -9,31 +9,66 @@ from p2pjax.asynchronous.task_groups import Group, of_task
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, VMAP, map_agents, resolve_agent_loop
 from p2pjax.training.samplers import whole_set
-from p2pjax.types import Array, FederatedData, PyTree, Variables
+from p2pjax.types import Array, Evaluate, FederatedData, Models, PyTree, Variables
 
-# (models of all agents, world) -> named values, [N] per agent or any other shape
-Evaluate = Callable[[Variables, FederatedData], dict[str, Array]]
+SCORES = ("accuracy", "f1")  # metrics that are also told before and after averaging
 
 
 def on_test_sets(task: Task, agent_loop: int = AUTO) -> Evaluate:
-    """Means of the task's metrics over every agent's own test set, `[N]` each."""
+    """Means of the task's metrics over each agent's own test set, `[N]` each.
 
-    def evaluate_fn(models: Variables, data: FederatedData) -> dict[str, Array]:
+    Args:
+      task: what the agents learn.
+      agent_loop: see `agent_loop.map_agents`.
+    """
+    score = _scored(task, agent_loop)
+    return lambda models, data: score(models.reported, data)
+
+
+def before_and_after(task: Task, agent_loop: int = AUTO) -> Evaluate:
+    """As `on_test_sets`, with the scores before and after averaging where both exist.
+
+    `accuracy` is that of the models that the method reports; `accuracy_before` and
+    `accuracy_after` are those of trained and of averaged models.
+
+    Args:
+      task: what the agents learn.
+      agent_loop: see `agent_loop.map_agents`.
+    """
+    score = _scored(task, agent_loop)
+
+    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = score(models.reported, data)
+        for when, some in (("before", models.trained), ("after", models.averaged)):
+            if some is not None:
+                found = values if some is models.reported else score(some, data)
+                values = values | {
+                    f"{name}_{when}": found[name] for name in SCORES if name in found
+                }
+        return values
+
+    return evaluate_fn
+
+
+def _scored(
+    task: Task, agent_loop: int
+) -> Callable[[Variables, FederatedData], dict[str, Array]]:
+    def score(variables: Variables, data: FederatedData) -> dict[str, Array]:
         def one_agent(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
             variables, examples, size = inputs
             sums = task.evaluate(variables, whole_set(examples, size))
             return (), {name: total / weight for name, (total, weight) in sums.items()}
 
-        inputs = (models, data.test.examples, data.test.size)
+        inputs = (variables, data.test.examples, data.test.size)
         return map_agents(one_agent, agent_loop)((), inputs)[1]
 
-    return evaluate_fn
+    return score
 
 
 def on_test_sets_of_groups(
     groups: Sequence[Group], scores: Sequence[str], agent_loop: int = AUTO
 ) -> Evaluate:
-    """Every agent's score and loss on its own test set, `[N]` each.
+    """Each agent's score and loss on its own test set, `[N]` each.
 
     The score is called `accuracy`, whatever it is; NaN if it is not defined.
 
@@ -44,7 +79,7 @@ def on_test_sets_of_groups(
         after the other.
     """
 
-    def evaluate_fn(models: Variables, data: FederatedData) -> dict[str, Array]:
+    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
         values = []
         for number, group in enumerate(groups):
 
@@ -53,7 +88,7 @@ def on_test_sets_of_groups(
             ) -> dict[str, Array]:
                 variables, test = of_task(
                     lambda leaf, first: jnp.asarray(leaf)[at - first],
-                    (models, data.test),
+                    (models.reported, data.test),
                     number,
                     group.start,
                 )
@@ -63,7 +98,7 @@ def on_test_sets_of_groups(
                 return {"accuracy": means[scores[number]], "loss": means["loss"]}
 
             agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)
-            if resolve_agent_loop(agent_loop, models) == VMAP:
+            if resolve_agent_loop(agent_loop, models.reported) == VMAP:
                 values.append(jax.vmap(one_agent)(agents))
             else:
                 values.append(jax.lax.map(one_agent, agents))

@@ -1,42 +1,106 @@
 """What agents send each other: parameters and batch-norm statistics, or a part of them.
 
-Optimizer states, learning rates and momenta never leave an agent. Sajina (2025)
-compares three rules for networks with batch norm; each is a list of leaves that stay.
+Optimizer states, learning rates, momenta and random states never leave an agent, nor
+does any collection but `batch_stats`, of which only floating-point leaves are sent.
+
+Which leaves stay is said by regular expressions of whole paths, such as
+`params/dense/.*`, or by one of the rules for networks with batch norm that Sajina
+(2025) compares.
 """
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from p2pjax.exchange import owner_classes
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.types import PyTree, Variables
+from p2pjax.paths import check_patterns, leaves_with_paths
+from p2pjax.tasks.task import Task
+from p2pjax.types import InputError, PyTree, Variables
 
-# Regular expressions of whole paths such as params/dense/kernel, for `whole_model`.
-FULL: tuple[str, ...] = ()
-
-
-SILO_BN = ("batch_stats/.*",)  # Andreux et al. 2020: statistics stay
+STATISTICS = "batch_stats"
 
 
-FED_BN = (*SILO_BN, "params/.*norm[^/]*/.*")  # Li et al. 2021: so do scale and bias
+class NormRule(NamedTuple):
+    """What of the normalisation layers stays with its agent."""
+
+    name: str
+    parameters: bool  # scale and bias too, not only statistics
+
+
+FULL: tuple[str, ...] = ()  # everything is sent
+SILO_BN = NormRule("SiloBN", parameters=False)  # Andreux et al. 2020
+FED_BN = NormRule("FedBN", parameters=True)  # Li et al. 2021
+
+Local = Sequence[str] | NormRule  # what is not sent
+
+
+def local_paths(task: Task, local: Local) -> tuple[str, ...]:
+    """Regular expressions of the leaves that stay; what matches nothing is refused.
+
+    Args:
+      task: whose network it is.
+      local: patterns of whole paths, `SILO_BN` or `FED_BN`.
+    """
+    if isinstance(local, str):
+        raise InputError(
+            f"Need a sequence of patterns of leaves that stay, got the string "
+            f"'{local}': write ('{local}',)."
+        )
+    if not isinstance(local, NormRule) and not local:
+        return ()
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    paths = [path for path, _ in leaves_with_paths(shared_leaves(shapes))]
+    if not isinstance(local, NormRule):
+        check_patterns(local, paths, "leaves that stay with their agents")
+        return tuple(local)
+    patterns = [f"{STATISTICS}/.*"] if shapes.stats.get(STATISTICS) else []
+    if local.parameters:
+        patterns += [f"params/{re.escape(norm)}(/.*)?" for norm in sorted(task.norm)]
+    if not patterns:
+        raise InputError(
+            f"Need a network with normalisation for {local.name}, got one without: "
+            "add batch norm, or share everything (FULL)."
+        )
+    return tuple(patterns)
 
 
 def shared_leaves(variables: Variables) -> PyTree:
     """The leaves that travel."""
-    statistics = variables.stats.get("batch_stats")
+    statistics = variables.stats.get(STATISTICS)
     message = {"params": variables.params}
-    return message if statistics is None else message | {"batch_stats": statistics}
+    if statistics is None:
+        return message
+    return message | {STATISTICS: jax.tree.map(_if_floating, statistics)}
 
 
 def with_shared_leaves(variables: Variables, message: PyTree) -> Variables:
     """Variables with the leaves that travelled replaced."""
-    statistics = {k: v for k, v in message.items() if k == "batch_stats"}
-    return Variables(message["params"], {**variables.stats, **statistics})
+    if STATISTICS not in message:
+        return variables._replace(params=message["params"])
+    statistics = jax.tree.map(
+        lambda new, old: old if new is None else new,
+        message[STATISTICS],
+        variables.stats[STATISTICS],
+        is_leaf=lambda leaf: leaf is None,
+    )
+    return Variables(message["params"], {**variables.stats, STATISTICS: statistics})
+
+
+def _if_floating(leaf: PyTree) -> PyTree:
+    return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else None
 
 
 def sharing_plan(variables: Variables, local: Sequence[str]) -> MixPlan:
-    """Owner classes of stacked models of which the leaves `local` stay at home."""
+    """Owner classes of stacked models of which some leaves stay with their agents.
+
+    Args:
+      variables: leaves `[N, ...]`.
+      local: regular expressions of whole paths, `local_paths`.
+    """
     message = shared_leaves(variables)
     size = jax.tree.leaves(message)[0].shape[0]
     one_agent = jax.eval_shape(lambda m: jax.tree.map(lambda x: x[0], m), message)

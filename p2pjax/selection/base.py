@@ -22,9 +22,9 @@ PairFn = Callable[[Variables, Variables, Batch], Array]
 
 
 class PeerView(NamedTuple):
-    """What agents can find out when they choose; what nobody uses costs nothing."""
+    """What agents can find out when they choose; what is not used costs nothing."""
 
-    permitted: Topology  # [N, V] whom everybody may fetch from
+    permitted: Topology  # [N, V] whom each agent may fetch from
     sizes: Array  # [N] what a model counts in a mean: training examples
     params: PyTree  # leaves [N, ...]: the trained models
     before: PyTree  # leaves [N, ...]: the same before this round's training
@@ -39,7 +39,9 @@ class PeerView(NamedTuple):
     # class probabilities of the trained models on common examples, [N, Q, k]
     predictions: Callable[[], Array]
     model_size: int  # parameters of one model
-    max_in_load: int | None = None  # see `selection.limit_requests`
+    max_requests: int | None = None  # see `request_limits.limit_requests`
+    # [N, N] whether what agent n asks of j arrives in this round; None: all of it
+    arrived: Array | None = None
 
     @property
     def num_agents(self) -> int:
@@ -49,8 +51,11 @@ class PeerView(NamedTuple):
     def cross_loss(self, table: Topology, split: Split) -> Array:
         """Mean losses of peers' models on the agents' own examples, `[N, C]`.
 
-        Infinite in slots that are not used and for models whose loss is not a number.
+        Infinite in slots that are not used, for models that did not arrive and for
+        those whose loss is not a number.
         """
+        if self.arrived is not None:
+            table = tables.where(tables.lookup(self.arrived, table), table)
         losses = self.over_pairs(
             lambda own, theirs, batch: self.loss(theirs, batch), table, split
         )
@@ -70,7 +75,7 @@ class PeerView(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What everybody fetched, whether it was merged or not: this costs messages."""
+    """What each agent fetched, whether it was merged or not: this costs messages."""
 
     ids: Array  # [N, C]; the agent itself in slots that were not used
     mask: Array  # [N, C]

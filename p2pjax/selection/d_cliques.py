@@ -1,4 +1,4 @@
-"""D-Cliques: groups whose labels together look like everybody's, made on the host.
+"""D-Cliques: groups whose labels together look like those of all, made on the host.
 
 Bellet, Kermarrec, Lavoie (2022), "D-Cliques: Compensating for data heterogeneity with
 topology in decentralized federated learning". `algorithms._d_cliques` learns on them.
@@ -8,8 +8,9 @@ import itertools
 
 import numpy as np
 
+from p2pjax.datasets.stacking import label_histograms
 from p2pjax.graphs.topology import Topology, from_edges
-from p2pjax.types import InputError
+from p2pjax.types import FederatedData, InputError
 
 
 def cliques(
@@ -46,6 +47,33 @@ def cliques(
     for number, members in enumerate(parts):
         clique[members] = number
     return clique
+
+
+def label_cliques(
+    data: FederatedData,
+    *,
+    max_size: int = 10,
+    num_swaps: int = 1000,
+    seed: int | np.random.Generator = 0,
+) -> np.ndarray:
+    """Clique of each agent, `[N]`, whose training labels are as those of all agents.
+
+    Args:
+      data: with labels `y`.
+      max_size: agents of a clique.
+      num_swaps: times that two cliques try to exchange a member each.
+      seed: of the first cliques and the swaps.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=8, split=pj.split.pathological())
+      >>> len(pj.selection.label_cliques(data, max_size=4))
+      8
+    """
+    labels = np.asarray(data.train.examples["y"])
+    histograms = np.asarray(label_histograms(data.train, int(labels.max()) + 1))
+    rng = np.random.default_rng(seed)
+    return cliques(rng, histograms, max_size=max_size, num_swaps=num_swaps)
 
 
 def skew(histograms: np.ndarray, clique: np.ndarray) -> np.ndarray:

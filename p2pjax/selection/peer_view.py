@@ -37,7 +37,7 @@ from p2pjax.types import (
     Variables,
 )
 
-# (whom everybody may choose, trained models, parameters before training, world) -> View
+# (whom each agent may choose, trained models, parameters before training, data)
 ViewFn = Callable[[Topology, Variables, PyTree, FederatedData], PeerView]
 
 
@@ -49,13 +49,21 @@ def make_peer_view(
     local: Sequence[str],
     agent_loop: int,
 ) -> ViewFn:
-    """Makes views; the arguments are those of `pull`."""
+    """Makes views of the agents' models after training.
+
+    Args:
+      task: what each agent learns.
+      equal_weights: whether models count the same in means, not by their data.
+      probe: common examples, for selections that compare predictions.
+      local: regular expressions of leaves that are not sent.
+      agent_loop: see `agent_loop.map_agents`.
+    """
 
     def loss_fn(variables: Variables, batch: Batch) -> Array:
         total, weight = task.evaluate(variables, batch)["loss"]
         return total / jnp.maximum(weight, 1)
 
-    def look(
+    def view_fn(
         permitted: Topology, variables: Variables, before: PyTree, data: FederatedData
     ) -> PeerView:
         plan = sharing_plan(variables, local)
@@ -116,7 +124,7 @@ def make_peer_view(
             model_size=message_size(plan),
         )
 
-    return look
+    return view_fn
 
 
 def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:
@@ -131,7 +139,7 @@ def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:
 def self_only_peers(
     key: Key, selection: Selection, memory: PyTree, view: PeerView
 ) -> Peers:
-    """Before anybody has chosen: as many slots as it will have, all of itself."""
+    """Before any agent has chosen: as many slots as it will have, all of itself."""
     peers, *_ = jax.eval_shape(
         lambda: selection.select(key, jnp.int32(0), memory, view)
     )
@@ -156,7 +164,7 @@ def graph_of_rounds(
     num_agents: int,
     num_rounds: int,
 ) -> Topology | None:
-    """Whom agents may choose in every round, `[R, N, D]`; None is everybody."""
+    """Whom agents may choose in every round, `[R, N, D]`; None is all others."""
     if graph is None:
         return None
     graphs, of_round = schedule.graphs_of_rounds(
@@ -169,6 +177,6 @@ def graph_of_rounds(
     if width != expected:
         raise InputError(
             f"Need graphs of one width, got some of {expected} and of {width} "
-            "neighbours at most: draw graphs in which everybody has as many."
+            "neighbours at most: draw graphs in which all agents have as many."
         )
     return Topology(graphs.neighbor[of_round], graphs.mask[of_round])

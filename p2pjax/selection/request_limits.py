@@ -16,13 +16,21 @@ from p2pjax.selection.base import PeerView, Selection
 from p2pjax.types import Array, InputError, Key, PyTree
 
 
-def limit_requests(selection: Selection, most: int) -> Selection:
-    """The same selection where nobody is fetched from by more than `most` agents."""
-    if most < 1:
-        raise InputError(f"Need a largest load of 1 or more, got {most}.")
+def limit_requests(selection: Selection, max_requests: int) -> Selection:
+    """The same selection where no agent is fetched from by more than `max_requests`.
+
+    Args:
+      selection: a way of choosing peers.
+      max_requests: agents that may fetch from one agent in a round.
+
+    >>> from p2pjax.selection.pens import pens
+    >>> selection = limit_requests(pens(num_peers=2), max_requests=4)
+    """
+    if max_requests < 1:
+        raise InputError(f"Need max_requests of 1 or more, got {max_requests}.")
 
     def select_fn(key: Key, t: Array, state: PyTree, view: PeerView) -> tuple:
-        return selection.select(key, t, state, view._replace(max_in_load=most))
+        return selection.select(key, t, state, view._replace(max_requests=max_requests))
 
     return selection._replace(select=select_fn)
 
@@ -40,11 +48,11 @@ def apply_request_limit(
       wanted: different peers.
       before: what was fetched in this round already and keeps its places.
     """
-    if view.max_in_load is None:
+    if view.max_requests is None:
         return wanted
     num_agents, num_slots = wanted.mask.shape
     held = tables.empty(num_agents, 0) if before is None else before
-    free = view.max_in_load - _loads(held)  # [N]
+    free = view.max_requests - _loads(held)  # [N]
     is_known = tables.members(held)
     # Who is fetched from already has the place already.
     is_repeated = wanted.mask & tables.lookup(is_known, wanted)

@@ -37,7 +37,7 @@ def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
         variables: Variables,
         opt_state: PyTree,
         batch: Batch,
-        extra: StepContext,
+        context: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
         del key
 
@@ -46,8 +46,8 @@ def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
             now = variables._replace(params=params)
             hidden, actual = hidden_and_visible(now, x, threshold)
             share = jnp.where(valid, rate / 2, 0)
-            if extra.rate is not None:
-                share = share * extra.rate.astype(share.dtype)
+            if context.update_scale is not None:
+                share = share * context.update_scale.astype(share.dtype)
             has = hidden_mask(variables)
             params = {
                 "to_hidden": _approach(params["to_hidden"], x, hidden, share, has),

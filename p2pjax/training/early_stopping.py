@@ -14,8 +14,9 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
 from p2pjax.training.learner import Learner, StepContext
-from p2pjax.training.local_training import local_epochs, take_steps
-from p2pjax.training.samplers import whole_set
+from p2pjax.training.local_training import own_steps, take_steps
+from p2pjax.training.local_updates import epochs
+from p2pjax.training.samplers import steps_per_epoch, whole_set
 from p2pjax.types import (
     Array,
     FederatedData,
@@ -37,6 +38,8 @@ class LocalTraining(NamedTuple):
         [Key, Array, Array, Variables, FederatedData], tuple[Variables, Array, Array]
     ]
     holds_out: bool  # whether it needs validation examples
+    batch_size: int
+    described: str  # in words
 
 
 class LocalStopping(NamedTuple):
@@ -159,10 +162,12 @@ def until_converged(
 
         keys = jax.random.split(key, num_agents(data))
         inputs = (keys, active, *train, *valid)
-        variables, (loss, epochs) = map_agents(one_agent, agent_loop)(variables, inputs)
-        return variables, loss, epochs
+        variables, (loss, passes) = map_agents(one_agent, agent_loop)(variables, inputs)
+        return variables, loss, passes
 
-    return LocalTraining(train, holds_out=True)
+    return LocalTraining(
+        train, True, batch_size, "training until the held-out loss stops falling"
+    )
 
 
 def for_epochs(
@@ -172,28 +177,41 @@ def for_epochs(
     batch_size: int,
     agent_loop: int = AUTO,
 ) -> LocalTraining:
-    """Every agent passes over its data so many times."""
+    """Each agent passes over its data so many times.
+
+    Args:
+      learner: how.
+      num_epochs: passes in a round.
+      batch_size: B.
+      agent_loop: see `agent_loop.map_agents`.
+    """
     if num_epochs < 1:
         raise InputError(f"Need one epoch or more, got num_epochs={num_epochs}.")
-    train_epochs = local_epochs(learner, batch_size, agent_loop)
+    take = own_steps(learner, batch_size, agent_loop)
 
     def train(
         key: Key, t: Array, active: Array, variables: Variables, data: FederatedData
     ) -> tuple[Variables, Array, Array]:
-        epochs = active.astype(jnp.int32) * num_epochs
+        passes = active.astype(jnp.int32) * num_epochs
         opt_state = jax.vmap(learner.init)(variables)
-        variables, _, loss = train_epochs(
-            key, t * num_epochs, epochs, variables, opt_state, data.train
+        num_steps = steps_per_epoch(jnp.asarray(data.train.size), batch_size)
+        variables, _, loss = take(
+            key,
+            t * num_epochs * num_steps,
+            passes * num_steps,
+            variables,
+            opt_state,
+            data.train,
         )
-        return variables, loss, epochs
+        return variables, loss, passes
 
-    return LocalTraining(train, holds_out=False)
+    return LocalTraining(train, False, batch_size, epochs(num_epochs).described)
 
 
 def held_out_loss(
     task: Task, variables: Variables, data: FederatedData, agent_loop: int
 ) -> Array:
-    """Mean loss over everybody's held-out examples, each judging its own model, `[]`.
+    """Mean loss over all held-out examples, each agent judging its own model, `[]`.
 
     That is two numbers which every agent tells the others, not its examples.
     """

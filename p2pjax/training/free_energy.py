@@ -33,9 +33,9 @@ def free_energy_descent(
         variables: Variables,
         opt_state: PyTree,
         batch: Batch,
-        extra: StepContext,
+        context: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
-        num_examples = jnp.asarray(extra.num_examples)
+        num_examples = jnp.asarray(context.num_examples)
 
         def loss_fn(variables: Variables, batch: Batch, key: Key):
             loss, stats = task.loss(variables, batch, key)
@@ -43,6 +43,6 @@ def free_energy_descent(
             return loss + per_example, stats
 
         learner = gradient_descent(task._replace(loss=loss_fn), optimizer)
-        return learner.step(key, variables, opt_state, batch, extra)
+        return learner.step(key, variables, opt_state, batch, context)
 
     return Learner(lambda variables: optimizer.init(variables.params), step_fn)

@@ -4,49 +4,14 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import map_agents
 from p2pjax.training.learner import Learner, StepContext
 from p2pjax.training.samplers import Sampler, take_batch
-from p2pjax.types import Array, Key, PyTree, Split, Variables
-
-
-def local_epochs(
-    learner: Learner, batch_size: int, agent_loop: int
-) -> Callable[..., tuple[Variables, PyTree, Array]]:
-    """Training of all agents for whole passes over their own data.
-
-    Returns:
-      `train(key, first_epoch, num_epochs, variables, opt_state, data, extra)` with the
-      passes done before, and those to do now `[N]`. It returns variables, optimizer
-      states and mean losses `[N]`. Who has nothing to do costs nothing in a looping
-      `agent_loop`. Leaves of `extra` are `[N, ...]`.
-    """
-    take = own_steps(learner, batch_size, agent_loop)
-
-    def train(
-        key: Key,
-        first_epoch: Array,
-        num_epochs: Array,
-        variables: Variables,
-        opt_state: PyTree,
-        agents: Split,
-        extra: StepContext = StepContext(),
-    ) -> tuple[Variables, PyTree, Array]:
-        steps = samplers.steps_per_epoch(jnp.asarray(agents.size), batch_size)
-        return take(
-            key,
-            first_epoch * steps,
-            num_epochs * steps,
-            variables,
-            opt_state,
-            agents,
-            extra,
-        )
-
-    return train
+from p2pjax.types import Array, InputError, Key, PyTree, Split, Variables
 
 
 def own_steps(
@@ -55,9 +20,11 @@ def own_steps(
     """Training of all agents for numbers of steps of their own.
 
     Returns:
-      `train(key, first_step, num_steps, variables, opt_state, data, extra)` with the
-      steps done before and those to do now, `[N]` each, else as `local_epochs`. The
-      steps go through passes over the agent's data, one after the other.
+      `train(key, first_step, num_steps, variables, opt_state, data, context)` with the
+      steps done before and those to do now, `[N]` each, which go through passes over
+      the agent's data, one after the other. It returns variables, optimizer states and
+      mean losses `[N]`. An agent that has nothing to do costs nothing in a looping
+      `agent_loop`. Leaves of `context` are `[N, ...]`.
     """
 
     def train(
@@ -67,27 +34,27 @@ def own_steps(
         variables: Variables,
         opt_state: PyTree,
         agents: Split,
-        extra: StepContext = StepContext(),
+        context: StepContext = StepContext(),
     ) -> tuple[Variables, PyTree, Array]:
         largest = next(iter(agents.examples.values())).shape[1]
         sampler = samplers.shuffled_epochs(batch_size, largest)
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
-            key, examples, size, first_step, num_steps, extra = inputs
+            key, examples, size, first_step, num_steps, context = inputs
             return take_steps(
                 learner,
                 sampler,
                 key,
                 examples,
                 size,
-                extra,
+                context,
                 carry,
                 first_step,
                 num_steps,
             )
 
         keys = jax.random.split(key, agents.size.shape[0])
-        own = (keys, agents.examples, agents.size, first_step, num_steps, extra)
+        own = (keys, agents.examples, agents.size, first_step, num_steps, context)
         carry, losses = map_agents(one_agent, agent_loop)((variables, opt_state), own)
         return *carry, losses
 
@@ -95,7 +62,7 @@ def own_steps(
 
 
 def identical_models(key: Key, task: Task, size: int) -> Variables:
-    """The same initial model for everybody, leaves `[size, ...]`."""
+    """The same initial model for all agents, leaves `[size, ...]`."""
     return jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), task.init(key)
     )
@@ -107,9 +74,9 @@ def local_training(
     """Training of all agents on their own data.
 
     Returns:
-      `train(key, first_step, variables, opt_state, data, extra)`, which lets every
+      `train(key, first_step, variables, opt_state, data, context)`, which lets each
       agent take `num_steps` steps and returns variables, optimizer states and mean
-      losses `[N]`. `first_step` counts the steps taken before; leaves of `extra` are
+      losses `[N]`. `first_step` counts the steps taken before; leaves of `context` are
       `[N, ...]`.
     """
 
@@ -119,17 +86,17 @@ def local_training(
         variables: Variables,
         opt_state: PyTree,
         data: Split,
-        extra: StepContext = StepContext(),
+        context: StepContext = StepContext(),
     ) -> tuple[Variables, PyTree, Array]:
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
-            key, examples, size, extra = inputs
+            key, examples, size, context = inputs
             return take_steps(
                 learner,
                 sampler,
                 key,
                 examples,
                 size,
-                extra,
+                context,
                 carry,
                 first_step,
                 num_steps,
@@ -137,9 +104,54 @@ def local_training(
 
         keys = jax.random.split(key, data.size.shape[0])
         carry, losses = map_agents(one_agent, agent_loop)(
-            (variables, opt_state), (keys, data.examples, data.size, extra)
+            (variables, opt_state), (keys, data.examples, data.size, context)
         )
         return *carry, losses
+
+    return train
+
+
+def with_gradient(
+    learner: Learner, sampler: Sampler, agent_loop: int
+) -> Callable[..., tuple]:
+    """One step of all agents that also tells gradients and updates.
+
+    Returns:
+      A function as `local_training` returns, whose results are variables, optimizer
+      states, losses `[N]`, gradients and the optimizer's updates, leaves `[N, ...]`.
+    """
+    if learner.gradient is None or learner.update is None:
+        raise InputError(
+            "Need a learner that descends along a gradient, as optimizers of optax do, "
+            "for a method that reads gradients."
+        )
+    gradient_fn, update_fn = learner.gradient, learner.update
+
+    def train(
+        key: Key,
+        step: Array,
+        variables: Variables,
+        opt_state: PyTree,
+        data: Split,
+        context: StepContext = StepContext(),
+    ) -> tuple:
+        def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
+            variables, opt_state = carry
+            key, examples, size, context = inputs
+            context = context._replace(num_examples=size)
+            key_sample, key_step = jax.random.split(jax.random.fold_in(key, 0))
+            batch = take_batch(examples, sampler(key_sample, step, size))
+            loss, stats, gradient = gradient_fn(key_step, variables, batch, context)
+            updates, opt_state = update_fn(variables, gradient, opt_state, context)
+            params = optax.apply_updates(variables.params, updates)
+            loss = loss.astype(jnp.float32)
+            return (Variables(params, stats), opt_state), (loss, gradient, updates)
+
+        keys = jax.random.split(key, data.size.shape[0])
+        carry, outputs = map_agents(one_agent, agent_loop)(
+            (variables, opt_state), (keys, data.examples, data.size, context)
+        )
+        return *carry, *outputs
 
     return train
 
@@ -150,7 +162,7 @@ def take_steps(
     key: Key,
     examples: Mapping[str, Array],
     size: Array,
-    extra: StepContext,
+    context: StepContext,
     carry: tuple[Variables, PyTree],
     first_step: Array,
     num_steps: Array | int,
@@ -173,13 +185,13 @@ def take_steps(
             )
         draw = sampler.draw(key_sample, number, size, order)
         variables, opt_state, loss = learner.step(
-            key_step, variables, opt_state, take_batch(examples, draw), extra
+            key_step, variables, opt_state, take_batch(examples, draw), context
         )
         return (variables, opt_state), total + loss.astype(total.dtype), order
 
     order = sampler.order(first_step, size)
     start = carry, jnp.zeros((), jnp.float32), order
-    extra = extra._replace(num_examples=size)
+    context = context._replace(num_examples=size)
     # A loop even for one step: where XLA:CPU unrolls it, it copies the optimizer states
     # of all agents once per agent (ten times slower with Adam).
     num_steps = jax.lax.optimization_barrier(jnp.asarray(num_steps, jnp.int32))

@@ -18,7 +18,7 @@ class Draw(NamedTuple):
     """Which of its examples ONE agent takes in one step."""
 
     indices: Array  # [B]
-    valid: Array  # [B]; a short batch is filled up
+    valid: Array  # [B]; False where a short batch was filled up
 
 
 class Sampler(NamedTuple):
@@ -89,7 +89,9 @@ def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
         places = position(step, size) * batch_size
         places += jnp.arange(batch_size, dtype=jnp.int32)
         valid = places < size
-        return Draw(order[jnp.where(valid, places, 0)], valid)
+        # A short batch is filled with the agent's own examples, from the first on, so
+        # that batch norm sees what it would see in a full one.
+        return Draw(order[places % jnp.maximum(size, 1)], valid)
 
     return Sampler(draw_fn, order_fn, lambda step, size: position(step, size) == 0)
 
@@ -103,6 +105,17 @@ def examples_in_steps(num_steps: Array, size: Array, batch_size: int) -> Array:
     """Examples that the first steps of passes over `size` examples have used."""
     whole, rest = jnp.divmod(num_steps, steps_per_epoch(size, batch_size))
     return whole * size + jnp.minimum(rest * batch_size, size)
+
+
+def examples_between(
+    first_step: Array, last_step: Array, size: Array, batch_size: int
+) -> Array:
+    """Examples that the steps from one to before another have used, float32."""
+    used = [
+        examples_in_steps(step, jnp.asarray(size), batch_size)
+        for step in (first_step, last_step)
+    ]
+    return (used[1] - used[0]).astype(jnp.float32)
 
 
 def with_replacement(batch_size: int) -> Sampler:

@@ -1,0 +1,90 @@
+"""What distinguishes methods that communicate after local steps: their protocols.
+
+A protocol says what an agent sends and what it makes of what arrives. Everything else,
+the loop over steps, graphs, channel, counting, is the engine's (`engines.stepwise`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from p2pjax.graphs.topology import Topology
+from p2pjax.types import Array, Key, Peers, PyTree
+
+MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
+Combine = Callable[[Peers], PyTree]  # mixes the messages that were sent, by a matrix
+
+
+class LocalStep(NamedTuple):
+    """What local training did: trees of `shared_leaves`, leaves `[N, ...]`."""
+
+    before: PyTree
+    after: PyTree
+    gradient: PyTree = None  # of the parameters, where the protocol needs it
+    update: PyTree = None  # the optimizer's, likewise
+
+
+class Outgoing(NamedTuple):
+    """What all agents send, and to whom."""
+
+    message: PyTree  # leaves [N, ...]
+    kept: PyTree  # leaves [N, ...]: values of the leaves that are not sent
+    sent: Array  # [N, K] bool: whether each of an agent's senders sends to it
+    route: Any = None  # what else `receive` has to know
+
+
+class GossipProtocol(NamedTuple):
+    """How all agents communicate after local training."""
+
+    # host: graphs [G, N, D], or weighted [G, N, K] -> what the device needs, [G, ...]
+    prepare_graph: Callable[[Topology | Peers], PyTree]
+    senders: Callable[[PyTree], Array]  # a prepared graph -> ids [N, K]
+    # all agents' models at the start -> what the protocol remembers, leaves [N, ...]
+    init: Callable[[PyTree], PyTree]
+    # (key, prepared graph, local step, protocol state) -> what is sent
+    send: Callable[[Key, PyTree, LocalStep, PyTree], Outgoing]
+    # (prepared graph, what arrived [N, K] or None for all of it, what was sent, local
+    # step, protocol state, combine) -> (models with which agents go on, state)
+    receive: Callable[
+        [PyTree, Array | None, Outgoing, LocalStep, PyTree, Combine],
+        tuple[PyTree, PyTree],
+    ]
+    # protocol state -> push-sum weights [N], None for protocols without
+    weight: Callable[[PyTree], Array | None] = lambda state: None
+    needs_gradient: bool = False  # whether it reads `LocalStep.gradient` or `.update`
+    needs_before: bool = True  # whether it reads `LocalStep.before`
+    num_models: int = 1  # in a message
+    takes_losses: bool = True  # whether messages may be lost
+
+
+def prepare_weights(
+    mixing_weights: MixingWeights,
+) -> Callable[[Topology | Peers], Peers]:
+    """A `GossipProtocol.prepare_graph` for protocols that need one matrix per graph.
+
+    Graphs that bring their weights keep them.
+
+    Args:
+      mixing_weights: the matrix of a graph, such as `graphs.metropolis_hastings`.
+    """
+
+    def prepare_fn(graphs: Topology | Peers) -> Peers:
+        graphs = jax.tree.map(jnp.asarray, graphs)
+        if isinstance(graphs, Peers):
+            return graphs
+        return jax.vmap(mixing_weights)(graphs)
+
+    return prepare_fn
+
+
+def peer_ids(peers: Peers) -> Array:
+    """A `GossipProtocol.senders` for prepared graphs that are one matrix."""
+    return jnp.asarray(peers.ids)
+
+
+def remembers_nothing(message: PyTree) -> PyTree:
+    """A `GossipProtocol.init` for protocols without a state."""
+    del message
+    return ()
