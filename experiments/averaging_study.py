@@ -205,12 +205,10 @@ def _averaging(num_agents: int) -> Averaging:
         return averaging.server(num_agents)
     if _AVERAGING.value == "pairs":
         return averaging.random_pairs(num_agents)
-    draw = partial(
-        generators.random_regular,
-        num_agents=num_agents,
-        degree=common.DEGREE.value or 4,
-    )
-    draw(np.random.default_rng(0))  # refuses a degree that is not possible
+    degree = common.DEGREE.value or 4
+    generators.random_regular(num_agents, degree, seed=0)  # refuses what is impossible
     return averaging.metropolis_gossip(
-        num_agents, draw, rewire_every=_REWIRE_EVERY.value
+        num_agents,
+        lambda rng: generators.random_regular(num_agents, degree, seed=rng),
+        rewire_every=_REWIRE_EVERY.value,
     )

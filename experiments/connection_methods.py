@@ -19,7 +19,7 @@ from p2pjax.datasets import stacking
 from p2pjax.engines.pulling import pull
 from p2pjax.evaluation.models import worst_decile
 from p2pjax.evaluation.test_sets import Evaluate, on_test_sets
-from p2pjax.graphs import generators
+from p2pjax.graphs import clusters, generators
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.selection import aucccr, peer_evaluation, tables
 from p2pjax.selection.base import Selection
@@ -205,15 +205,20 @@ def _capped(selection: Selection, sees_all: bool) -> Selection:
 
 
 def _sparse(subject: Subject, run: Run) -> Algorithm:
-    draw = partial(
-        generators.directed_regular, num_agents=len(subject.cluster), degree=_degree()
+    size, degree = len(subject.cluster), _degree()
+    return _pulling(
+        sparse(),
+        subject,
+        run,
+        lambda rng: generators.directed_regular(size, degree, seed=rng),
     )
-    return _pulling(sparse(), subject, run, draw)
 
 
 def _oracle(subject: Subject, run: Run) -> Algorithm:
-    draw = partial(generators.oracle, cluster=subject.cluster, degree=_degree())
-    return _pulling(sparse(), subject, run, draw)
+    cluster, degree = subject.cluster, _degree()
+    return _pulling(
+        sparse(), subject, run, lambda rng: clusters.oracle(cluster, degree, seed=rng)
+    )
 
 
 def _pens(subject: Subject, run: Run) -> Algorithm:
@@ -282,7 +287,7 @@ def _aucccr(subject: Subject, run: Run) -> Algorithm:
             "x as many numbers: leave it out of --methods."
         )
     size, degree = len(subject.cluster), _degree()
-    like_it = generators.directed_regular(np.random.default_rng(0), size, degree)
+    like_it = generators.directed_regular(size, degree, seed=0)
     base = _pulling(sparse(), subject, run, like_it)
 
     def plan_fn(

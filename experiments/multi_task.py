@@ -34,8 +34,8 @@ from p2pjax.algorithms._multi_task import multi_task
 from p2pjax.asynchronous import task_groups
 from p2pjax.datasets.loaders.pieces import Pieces, read, write
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
-from p2pjax.graphs import generators
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs import clusters, generators
+from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.nn.encoder import Encoder
 from p2pjax.tasks.task import Task
 from p2pjax.training import agent_loop
@@ -158,12 +158,12 @@ def graph_of(case: Case) -> Graphs:
     """How to draw the graph of a case."""
     size, degree = _NUM_AGENTS.value, common.DEGREE.value or 3
     cluster = np.repeat(np.arange(len(case.names)), size)
-    if case.graph == "clustered":
-        draw = partial(generators.clustered, cluster=cluster, degree=degree)
-    else:
-        draw = partial(
-            generators.directed_regular, num_agents=len(cluster), degree=degree
-        )
+
+    def draw(rng: np.random.Generator) -> Topology:
+        if case.graph == "clustered":
+            return clusters.clustered(cluster, degree, seed=rng)
+        return generators.directed_regular(len(cluster), degree, seed=rng)
+
     draw(np.random.default_rng(0))  # refuses what is not possible
     return draw
 

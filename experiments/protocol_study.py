@@ -83,8 +83,8 @@ def graph_of(setting: Setting) -> Graphs:
     draw = (
         generators.directed_regular if setting.directed else generators.random_regular
     )
-    draw(np.random.default_rng(0), size, degree)  # refuses what is not possible
-    return partial(draw, num_agents=size, degree=degree)
+    draw(size, degree, seed=0)  # refuses what is not possible
+    return lambda rng: draw(size, degree, seed=rng)
 
 
 def _alone(task: Task, learner: Learner, setting: Setting) -> Algorithm:

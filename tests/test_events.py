@@ -343,7 +343,7 @@ def build(num_agents, degree=3, seed=0, optimizer=None, **options):
     learner = gradient_descent(task, optimizer)
 
     def graph(rng):
-        return generators.directed_regular(rng, num_agents, degree)
+        return generators.directed_regular(num_agents, degree, seed=rng)
 
     defaults = {"batch_size": 4, "rewire_every": 2, "growing_momentum": True}
     return p2p_bn(task, learner, graph, **(defaults | options)), task, learner
@@ -355,7 +355,8 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
     inputs = method.plan(np.random.default_rng(5), world, num_rounds)
     num_agents = len(world.train.size)
     drawn = [
-        generators.directed_regular(rng, num_agents, 3) for _ in range(num_rounds // 2)
+        generators.directed_regular(num_agents, 3, seed=rng)
+        for _ in range(num_rounds // 2)
     ]
     to = topology.receivers(topology.stack([drawn[t // 2] for t in range(num_rounds)]))
     schedule = events.draw(rng, to, np.asarray(world.train.size), num_rounds, timing)
@@ -511,7 +512,7 @@ def test_waves_equal_the_oracle_in_double_precision(name):
         method = p2p_bn(
             task,
             learner,
-            lambda rng: generators.directed_regular(rng, num_agents, 3),
+            lambda rng: generators.directed_regular(num_agents, 3, seed=rng),
             batch_size=4,
             rewire_every=2,
             timing=timing,

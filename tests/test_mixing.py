@@ -182,7 +182,7 @@ def test_expected_variance_factor_of_a_matching():
     num_agents, draws = 16, 4000
     rng = np.random.default_rng(0)
     x = rng.normal(size=num_agents)
-    partner = topology.random_matchings(rng, num_agents, draws)
+    partner = topology.random_matchings(num_agents, draws, seed=rng)
     assert (np.take_along_axis(partner, partner, 1) == np.arange(num_agents)).all()
     assert (partner != np.arange(num_agents)).all()
     after = (x + x[partner]) / 2
@@ -191,7 +191,7 @@ def test_expected_variance_factor_of_a_matching():
 
 
 def test_odd_matching_lets_one_agent_rest():
-    partner = topology.random_matchings(np.random.default_rng(0), 7, 50)
+    partner = topology.random_matchings(7, 50, seed=0)
     assert ((partner == np.arange(7)).sum(1) == 1).all()
 
 
@@ -268,7 +268,7 @@ def test_topology_tables():
     both = topology.stack([generators.ring(4), generators.complete(4)])
     assert both.mask.shape == (2, 4, 3)
     for num_agents, degree in ((10, 3), (64, 61)):
-        drawn = generators.random_regular(np.random.default_rng(0), num_agents, degree)
+        drawn = generators.random_regular(num_agents, degree, seed=0)
         assert (drawn.mask.sum(1) == degree).all()
 
 
@@ -277,7 +277,7 @@ def test_topology_tables():
     [
         (lambda: topology.from_graph(nx.Graph([(1, 2)])), "nodes are 0 to 1"),
         (
-            lambda: generators.random_regular(np.random.default_rng(0), 5, 3),
+            lambda: generators.random_regular(5, 3, seed=0),
             "even product",
         ),
         (

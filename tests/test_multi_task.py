@@ -15,7 +15,7 @@ from p2pjax.asynchronous.task_groups import PerTask
 from p2pjax.asynchronous.wave_executor import Agent
 from p2pjax.datasets import label_sets
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
-from p2pjax.graphs import generators, topology
+from p2pjax.graphs import clusters, generators, topology
 from p2pjax.graphs.topology import Topology
 from p2pjax.nn.encoder import Encoder, bert_tiny
 from p2pjax.simulation._simulate import simulate
@@ -147,7 +147,7 @@ def test_the_host_knows_who_is_frozen():
     """A training is partial if a message of another task came since the last one."""
     rng = np.random.default_rng(0)
     task = np.repeat([0, 1], 10)
-    graph = generators.clustered(rng, task)
+    graph = clusters.clustered(task, seed=rng)
     to = topology.receivers(graph)
     to = Topology(to.neighbor[None], to.mask[None])
     schedule = events.draw(rng, to, np.full(20, 5), 6)
@@ -259,7 +259,7 @@ def linear_case(dtype=jnp.float32, **options):
         [linear_world(rng, SIZE, INPUTS, outputs, dtype) for outputs in OUTPUTS]
     )
     defaults = {"batch_size": 4, "encoder_freeze": True}
-    graph = generators.clustered(rng, world.cluster)
+    graph = clusters.clustered(world.cluster, seed=rng)
     method = multi_task(groups, adam, graph, **(defaults | options))
     return groups, world, graph, method
 
@@ -365,7 +365,7 @@ def test_heads_never_meet_those_of_another_task(agent_loop):
     method = multi_task(
         groups,
         adam,
-        generators.clustered(np.random.default_rng(0), world.cluster),
+        clusters.clustered(world.cluster, seed=0),
         batch_size=1,
         encoder_freeze=False,
         agent_loop=agent_loop,
@@ -396,7 +396,7 @@ def test_an_agent_costs_its_own_parameters():
     method = multi_task(
         groups,
         adam,
-        generators.clustered(rng, world.cluster),
+        clusters.clustered(world.cluster, seed=rng),
         batch_size=4,
         encoder_freeze=True,
     )
@@ -484,7 +484,7 @@ def test_a_third_of_what_anybody_hears_is_of_another_task(sizes):
     """Clustered sparse graphs: all degrees 3, PT = 1/3."""
     cluster = np.repeat(np.arange(len(sizes)), sizes)
     for seed in range(5):
-        graph = generators.clustered(np.random.default_rng(seed), cluster)
+        graph = clusters.clustered(cluster, seed=seed)
         assert graph.mask.shape == (len(cluster), 3)
         assert graph.mask.all()
         out_degree = np.bincount(graph.neighbor.ravel(), minlength=len(cluster))
@@ -530,7 +530,7 @@ def token_case(**options):
         [FederatedData(*(kind() for _ in range(3)), none) for kind in (masked, tagged)]
     )
     defaults = {"batch_size": 4, "encoder_freeze": True}
-    graph = generators.clustered(rng, world.cluster)
+    graph = clusters.clustered(world.cluster, seed=rng)
     return groups, world, multi_task(groups, adam, graph, **(defaults | options))
 
 

@@ -443,7 +443,7 @@ def test_identical_agents_follow_one_agents_path():
 
 def test_traces_once_while_graphs_and_keys_change():
     graphs = averaging.metropolis_gossip(
-        4, lambda rng: generators.random_regular(rng, 4, 2), rewire_every=1
+        4, lambda rng: generators.random_regular(4, 2, seed=rng), rewire_every=1
     )
     scheme = SCHEME._replace(networks=((6, 5, 4, 3),) * 4)
     algorithm, _, task = build(scheme, real=graphs)

@@ -666,7 +666,7 @@ class Setting(NamedTuple):
 
 def changing(rng):
     """Undirected, five agents, all eigenvalues above -1/3."""
-    return generators.random_regular(rng, 5, 2)
+    return generators.random_regular(5, 2, seed=rng)
 
 
 DIRECTED = digraph(5, *IRREGULAR)

@@ -23,7 +23,7 @@ from p2pjax.algorithms._d_cliques import d_cliques
 from p2pjax.algorithms._diple import diple
 from p2pjax.datasets import stacking
 from p2pjax.engines.pulling import pull
-from p2pjax.graphs import analysis, generators, topology
+from p2pjax.graphs import analysis, clusters, generators, topology
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import (
     aucccr,
@@ -120,7 +120,7 @@ class TestFixedGraphs:
         [
             (generators.complete(4), [2.5] * 4),
             (
-                generators.oracle(np.random.default_rng(0), [0, 0, 1, 1], 1),
+                clusters.oracle([0, 0, 1, 1], 1, seed=0),
                 [1.0, 1, 4, 4],
             ),
         ],
@@ -163,7 +163,7 @@ class TestFixedGraphs:
             TOY,
             TOY_LEARNER,
             sparse(1),
-            lambda rng: generators.directed_regular(rng, 4, 2),
+            lambda rng: generators.directed_regular(4, 2, seed=rng),
             batch_size=1,
             rewire_every=2,
         )

@@ -16,7 +16,7 @@ from p2pjax.algorithms._local_only import local_only
 from p2pjax.datasets import partition, stacking
 from p2pjax.engines.pulling import pull
 from p2pjax.evaluation.test_sets import on_test_sets
-from p2pjax.graphs import generators
+from p2pjax.graphs import clusters, generators
 from p2pjax.nn import mlp
 from p2pjax.selection import aucccr, peer_evaluation
 from p2pjax.selection.dac import dac
@@ -288,10 +288,10 @@ class TestRotatedDigits:
 
     def test_against_the_baselines(self):
         rng = np.random.default_rng(0)
-        graph = generators.directed_regular(rng, 16, 3)
+        graph = generators.directed_regular(16, 3, seed=rng)
         _, blind = self.play(sparse(), graph)
         cluster = self.world().cluster
-        share, oracle = self.play(sparse(), generators.oracle(rng, cluster, 3))
+        share, oracle = self.play(sparse(), clusters.oracle(cluster, 3, seed=rng))
         assert (share == 1).all()
         _, chosen = self.play(pens(second_stage=20))
         print("sparse", blind, "oracle", oracle, "pens", chosen)

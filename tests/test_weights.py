@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pjax.exchange import mixing
-from p2pjax.graphs import analysis, generators, mixing_matrices, topology
+from p2pjax.graphs import analysis, clusters, generators, mixing_matrices, topology
 from p2pjax.types import InputError, Peers
 
 THIRD, HALF = 1 / 3, 1 / 2
@@ -19,7 +19,7 @@ THREE = topology.from_graph(nx.DiGraph([(0, 1), (0, 2), (1, 2), (2, 0)]))
 def drawn(seed, directed):
     """Of one size and, with padding, one width: one program serves them all."""
     rng = np.random.default_rng(seed)
-    graph = generators.erdos_renyi(rng, 8, rng.random(), directed=directed)
+    graph = generators.erdos_renyi(8, rng.random(), seed=rng, directed=directed)
     return topology.unstack(topology.stack([graph, generators.complete(8)]))[0]
 
 
@@ -104,9 +104,8 @@ def test_size_weighted(graph, seed):
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_all_weights_of_a_regular_graph_are_the_same(directed):
-    rng = np.random.default_rng(0)
     build = generators.directed_regular if directed else generators.random_regular
-    graph = build(rng, 10, 3)
+    graph = build(10, 3, seed=0)
     for peers in (
         mixing_matrices.uniform_receive(graph),
         mixing_matrices.uniform_send(graph),
@@ -172,8 +171,9 @@ def test_smallest_eigenvalue():
     for num_agents in (4, 100):
         ring = mixing_matrices.metropolis_hastings(generators.ring(num_agents))
         assert analysis.smallest_eigenvalue(ring) == pytest.approx(-1 / 3, abs=1e-6)
-    rng = np.random.default_rng(0)
-    sparse = mixing_matrices.metropolis_hastings(generators.random_regular(rng, 100, 3))
+    sparse = mixing_matrices.metropolis_hastings(
+        generators.random_regular(100, 3, seed=0)
+    )
     assert analysis.smallest_eigenvalue(sparse) == pytest.approx(-0.45, abs=0.03)
     assert analysis.smallest_eigenvalue(mixing_matrices.lazy(sparse)) > 0
     with pytest.raises(InputError, match="one symmetric matrix"):
@@ -186,9 +186,7 @@ def test_spectral_gap():
     assert analysis.spectral_gap(ring) == pytest.approx(1 - second, abs=1e-6)
     complete = mixing_matrices.uniform_receive(generators.complete(5))
     assert analysis.spectral_gap(complete) == pytest.approx(1, abs=1e-6)
-    split = mixing_matrices.uniform_receive(
-        generators.oracle(np.random.default_rng(0), [0] * 4 + [1] * 4)
-    )
+    split = mixing_matrices.uniform_receive(clusters.oracle([0] * 4 + [1] * 4, seed=0))
     assert analysis.spectral_gap(split) == pytest.approx(0, abs=1e-6)
     # The negative end of the spectrum counts too: two agents that swap never agree.
     swap = Peers(np.array([[0, 1], [1, 0]]), np.array([[0.0, 1], [0, 1]]))
@@ -201,8 +199,8 @@ def test_gap_predicts_how_fast_agents_agree():
     """Also over a sequence, per mixing."""
     rng = np.random.default_rng(0)
     for sequence in (
-        topology.stack([generators.random_regular(rng, 12, 3)]),
-        topology.stack([generators.random_regular(rng, 12, 3) for _ in range(3)]),
+        topology.stack([generators.random_regular(12, 3, seed=rng)]),
+        topology.stack([generators.random_regular(12, 3, seed=rng) for _ in range(3)]),
     ):
         peers = jax.vmap(mixing_matrices.metropolis_hastings)(sequence)
         one_pass = np.eye(12)
@@ -219,9 +217,7 @@ def test_one_peer_exponential_agrees_in_one_pass():
     )
     assert analysis.spectral_gap(peers) > 0.99
     split = jax.vmap(mixing_matrices.uniform_receive)(
-        topology.stack(
-            [generators.oracle(np.random.default_rng(0), [0, 0, 1, 1], 1)] * 2
-        )
+        topology.stack([clusters.oracle([0, 0, 1, 1], 1, seed=0)] * 2)
     )
     assert analysis.spectral_gap(split) == pytest.approx(0, abs=1e-6)
 

@@ -148,7 +148,7 @@ def _learner(network: inputs.Network) -> Learner:
 
 
 def _graph(num_agents: int) -> topology.Topology:
-    return generators.directed_regular(np.random.default_rng(0), num_agents, 3)
+    return generators.directed_regular(num_agents, 3, seed=0)
 
 
 def _schedule(num_agents: int, world: FederatedData) -> Schedule:

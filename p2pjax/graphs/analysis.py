@@ -6,17 +6,28 @@ Weights are float32, so eigenvalues are exact to about 1e-6: compare them with a
 import warnings
 
 import jax
-import networkx as nx
 import numpy as np
-from scipy import sparse
 
 from p2pjax.graphs.mixing_matrices import metropolis_hastings, uniform_receive
-from p2pjax.graphs.topology import Topology, edges, in_degrees, out_degrees, unstack
+from p2pjax.graphs.topology import (
+    Graph,
+    Topology,
+    edges,
+    from_peers,
+    in_degrees,
+    is_sequence,
+    out_degrees,
+    unstack,
+)
 from p2pjax.types import InputError, Peers
+
+SUM_TOLERANCE = 1e-5  # of rows and columns of float32 weights
 
 
 def num_components(topology: Topology, owner: np.ndarray, group: int) -> int:
     """Parts into which the agents of one owner group fall when only they talk."""
+    import networkx as nx
+
     members = set(np.flatnonzero(owner == group).tolist())
     graph = nx.Graph()
     graph.add_nodes_from(members)
@@ -49,14 +60,61 @@ def smallest_eigenvalue(peers: Peers) -> float:
     return float(np.linalg.eigvalsh(matrix)[0])
 
 
-def spectral_gap(peers: Peers) -> float:
+def is_row_stochastic(peers: Peers) -> bool:
+    """Whether weights are not negative and those of each receiver sum to 1."""
+    weight = np.asarray(peers.weight, np.float64)
+    return bool((weight >= 0).all() and _are_ones(weight.sum(-1)))
+
+
+def is_column_stochastic(peers: Peers) -> bool:
+    """Whether weights are not negative and those of each sender's model sum to 1."""
+    weight = np.asarray(peers.weight, np.float64)
+    return bool((weight >= 0).all() and _are_ones(column_sums(peers)))
+
+
+def is_doubly_stochastic(peers: Peers) -> bool:
+    """Whether a mixing, each one of a sequence, keeps the mean of all models.
+
+    Args:
+      peers: `[N, K]` or `[G, N, K]`.
+
+    >>> from p2pjax.graphs import metropolis_hastings, star, uniform_receive
+    >>> is_doubly_stochastic(metropolis_hastings(star(4)))
+    True
+    >>> is_doubly_stochastic(uniform_receive(star(4)))
+    False
+    """
+    return is_row_stochastic(peers) and is_column_stochastic(peers)
+
+
+def column_sums(peers: Peers) -> np.ndarray:
+    """How much each agent's model counts in all mixings together, `[..., N]`."""
+    ids, weight = np.asarray(peers.ids), np.asarray(peers.weight, np.float64)
+    sums = np.zeros(ids.shape[:-1])
+    np.add.at(sums, (*np.indices(ids.shape)[:-2], ids), weight)
+    return sums
+
+
+def _are_ones(sums: np.ndarray) -> bool:
+    return bool((np.abs(sums - 1) <= SUM_TOLERANCE).all())
+
+
+def spectral_gap(graph: Graph) -> float:
     """1 - the second largest modulus of an eigenvalue: how fast models agree.
 
-    0 means that they never do. For a sequence `[G, N, K]` of matrices it is the mean
-    gap per mixing: that of the product of all, whose modulus is spread over G.
-    Takes seconds for a thousand agents.
+    0 means that they never do. For a sequence of matrices it is the mean gap per
+    mixing: that of the product of all, whose modulus is spread over G. Takes seconds
+    for a thousand agents.
+
+    Args:
+      graph: weights `[N, K]` or `[G, N, K]`, or a graph without: then those of
+        Metropolis-Hastings if it is undirected, else of uniform receiving.
+
+    >>> from p2pjax.graphs import complete, ring
+    >>> round(spectral_gap(complete(8)), 3), round(spectral_gap(ring(8)), 3)
+    (1.0, 0.195)
     """
-    matrix = dense_matrix(peers)
+    matrix = dense_matrix(_weights_of(graph))
     sequence = matrix if matrix.ndim == 3 else matrix[None]
     product = np.eye(matrix.shape[-1])
     for one in sequence:
@@ -66,9 +124,16 @@ def spectral_gap(peers: Peers) -> float:
     return float(1 - min(1.0, second) ** (1 / len(sequence)))
 
 
+def _weights_of(graph: Graph) -> Peers:
+    if isinstance(graph, Peers):
+        return graph
+    weigh = uniform_receive if is_directed(graph) else metropolis_hastings
+    return (jax.vmap(weigh) if is_sequence(graph) else weigh)(graph)
+
+
 def is_directed(graph: Topology) -> bool:
-    """Whether somebody sends to an agent that does not send back, in any graph."""
-    if graph.mask.ndim == 3:
+    """Whether an agent sends to one that does not send back, in any graph."""
+    if is_sequence(graph):
         return any(map(is_directed, unstack(graph)))
     sender, receiver = edges(graph)
     num_agents = len(graph.mask)
@@ -77,10 +142,12 @@ def is_directed(graph: Topology) -> bool:
 
 
 def is_strongly_connected(graph: Topology) -> bool:
-    """Whether everybody's model reaches everybody.
+    """Whether the model of each agent reaches all others.
 
     For a sequence of graphs that is repeated: over all of them together.
     """
+    from scipy import sparse
+
     sender, receiver = edges(graph)
     num_agents = graph.mask.shape[-2]
     links = sparse.coo_array(
@@ -114,24 +181,34 @@ def warn_if_not_strongly_connected(graph: Topology, method_name: str) -> bool:
     return outside
 
 
-def report(graph: Topology) -> dict[str, float | int | bool]:
+def report(graph: Graph) -> dict[str, float | int | bool]:
     """What an experiment writes about its graph, or its sequence of graphs.
 
-    The spectral gap is that of Metropolis-Hastings weights if the graph is undirected,
-    else of uniform receiving.
+    The spectral gap of a graph without weights is that of Metropolis-Hastings weights
+    if it is undirected, else of uniform receiving. Of weights it is also said whether
+    they are doubly stochastic.
+
+    Args:
+      graph: `[N, D]` or `[G, N, D]`, or `Peers` with their weights.
+
+    >>> from p2pjax.graphs import ring
+    >>> found = report(ring(8))
+    >>> found["agents"], found["mean_degree"], found["strongly_connected"]
+    (8, 2.0, True)
     """
-    directed = is_directed(graph)
-    weigh = uniform_receive if directed else metropolis_hastings
-    over_graphs = jax.vmap(weigh) if graph.mask.ndim == 3 else weigh
-    heard, reached = in_degrees(graph), out_degrees(graph)
-    return {
+    links = from_peers(graph) if isinstance(graph, Peers) else graph
+    heard, reached = in_degrees(links), out_degrees(links)
+    found = {
         "agents": int(heard.shape[-1]),
         "mean_degree": float(heard.mean()),
         "smallest_in_degree": int(heard.min()),
         "largest_in_degree": int(heard.max()),
         "smallest_out_degree": int(reached.min()),
         "largest_out_degree": int(reached.max()),
-        "directed": directed,
-        "strongly_connected": is_strongly_connected(graph),
-        "spectral_gap": spectral_gap(over_graphs(graph)),
+        "directed": is_directed(links),
+        "strongly_connected": is_strongly_connected(links),
+        "spectral_gap": spectral_gap(graph),
     }
+    if isinstance(graph, Peers):
+        found["doubly_stochastic"] = is_doubly_stochastic(graph)
+    return found

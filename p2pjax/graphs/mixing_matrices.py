@@ -14,15 +14,32 @@ from p2pjax.types import LOCAL, Array, Peers
 
 
 def uniform_receive(graph: Topology) -> Peers:
-    """Row-stochastic: everybody takes the plain mean of what arrives and its own."""
+    """Row-stochastic: each agent takes the plain mean of its model and what arrives.
+
+    Args:
+      graph: `[N, D]`.
+
+    >>> from p2pjax.graphs import star
+    >>> print(uniform_receive(star(3)).weight[1])  # own, agent 0, padding
+    [0.5 0.5 0. ]
+    """
     own = 1 / (1 + _num_links(graph))  # [N]
     return _peers(graph, own, jnp.broadcast_to(own[:, None], graph.mask.shape))
 
 
 def uniform_send(graph: Topology) -> Peers:
-    """Column-stochastic: everybody splits its model among its receivers and itself.
+    """Column-stochastic: each agent splits its model among its receivers and itself.
 
-    Rows do not sum to one unless the graph is regular; push-sum methods correct that.
+    Rows do not sum to one unless the graph is regular; push-sum methods correct that:
+    Assran et al. (2019), "Stochastic gradient push for distributed deep learning",
+    https://arxiv.org/abs/1811.10792.
+
+    Args:
+      graph: `[N, D]`.
+
+    >>> from p2pjax.graphs import star
+    >>> print(uniform_send(star(4)).weight.sum(1))
+    [1.75 0.75 0.75 0.75]
     """
     arrives = graph.mask.astype(jnp.float32)
     num_agents = arrives.shape[0]
@@ -34,7 +51,16 @@ def uniform_send(graph: Topology) -> Peers:
 def metropolis_hastings(graph: Topology) -> Peers:
     """Symmetric and doubly stochastic, for undirected graphs.
 
-    1 / (1 + the larger of the two degrees) for neighbours, the rest for oneself.
+    1 / (1 + the larger of the two degrees) for neighbours, the rest for the agent
+    itself. Xiao, Boyd, Lall (2005), "A scheme for robust distributed sensor fusion
+    based on average consensus", https://doi.org/10.1109/IPSN.2005.1440896.
+
+    Args:
+      graph: `[N, D]`.
+
+    >>> from p2pjax.graphs import ring
+    >>> metropolis_hastings(ring(5)).weight.shape  # own and two neighbours, 1/3 each
+    (5, 3)
     """
     return metropolis(graph, np.zeros(graph.mask.shape[0], np.int32))
 
@@ -44,8 +70,12 @@ def size_weighted(graph: Topology, sizes: Array) -> Peers:
 
     Args:
       graph: `[N, D]`.
-      sizes: examples of every agent, `[N]`. Where neither an agent nor anybody it hears
-        has any, it keeps its model.
+      sizes: examples of each agent, `[N]`. Where neither an agent nor those it hears
+        have any, it keeps its model.
+
+    >>> from p2pjax.graphs import ring
+    >>> print(size_weighted(ring(3), np.array([6, 3, 1])).weight[0])
+    [0.6 0.3 0.1]
     """
     sizes = jnp.asarray(sizes).astype(jnp.float32)
     theirs = jnp.where(graph.mask, sizes[graph.neighbor], 0)  # [N, D]
@@ -57,7 +87,16 @@ def size_weighted(graph: Topology, sizes: Array) -> Peers:
 
 
 def lazy(peers: Peers) -> Peers:
-    """(matrix + identity) / 2: no eigenvalue below 0 where the matrix is symmetric."""
+    """(matrix + identity) / 2: no eigenvalue below 0 where the matrix is symmetric.
+
+    Args:
+      peers: `[N, K]` or `[G, N, K]`.
+
+    >>> from p2pjax.graphs import complete, uniform_receive
+    >>> print(lazy(uniform_receive(complete(2))).weight)
+    [[0.75 0.25]
+     [0.75 0.25]]
+    """
     half = peers.weight / 2
     return Peers(peers.ids, jnp.asarray(half).at[..., 0].add(0.5))
 
@@ -107,7 +146,7 @@ def pairwise_weights(
 
 
 def matching_graph(partner: Array) -> Topology:
-    """A matching `[N]` as a graph of width one; who is alone is its own partner."""
+    """A matching `[N]` as a graph of width one; a lone agent is its own partner."""
     own = jnp.arange(partner.shape[0], dtype=partner.dtype)
     return Topology(partner[:, None], (partner != own)[:, None])
 

@@ -110,7 +110,7 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
     weight = _checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:
-        return topology.random_matchings(rng, num_agents, num_rounds)
+        return topology.random_matchings(num_agents, num_rounds, seed=rng)
 
     def combine_fn(inputs: Array, owner: np.ndarray) -> mixing.Combine:
         return mixing.by_peers(mixing_matrices.pairwise_weights(inputs, owner, weight))

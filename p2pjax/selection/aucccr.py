@@ -115,7 +115,7 @@ def group_graph(
     for label in np.unique(group[group != ALONE]):
         members = np.flatnonzero(group == label)
         if len(members) > degree:
-            inside = generators.directed_regular(rng, len(members), degree)
+            inside = generators.directed_regular(len(members), degree, seed=rng)
         else:
             inside = complete(len(members))
         slots = np.nonzero(inside.mask)

@@ -1,0 +1,139 @@
+"""Graphs of agents in clusters: the oracle and the clustered graphs of Sajina (2025).
+
+Sajina (2025), "Deep Learning Personalization Methods in Peer-to-peer Heterogeneous
+Systems". Both are directed, and each agent has as many senders as receivers.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from p2pjax.graphs.generators import directed_regular
+from p2pjax.graphs.topology import Seed, Topology, from_edges, generator
+from p2pjax.types import Array, InputError
+
+
+def oracle(cluster: Array | Sequence[int], degree: int = 3, *, seed: Seed) -> Topology:
+    """A `directed_regular` graph inside each cluster, and no edges between them.
+
+    Args:
+      cluster: `[N]` labels.
+      degree: number of senders and of receivers of each agent.
+      seed: draws the graphs.
+
+    >>> oracle([0, 0, 1, 1], degree=1, seed=0).neighbor.tolist()
+    [[1], [0], [3], [2]]
+    """
+    cluster = np.asarray(cluster)
+    return from_edges(len(cluster), *_edges_inside(generator(seed), cluster, degree))
+
+
+def clustered(
+    cluster: Array | Sequence[int], degree: int = 3, *, seed: Seed
+) -> Topology:
+    """All edges but one of each agent stay inside its cluster.
+
+    Each agent sends `degree - 1` messages inside its own cluster and one to another,
+    and receives as many from each; with the default a third of what an agent receives
+    comes from outside. The edges between clusters spread as evenly over the pairs of
+    clusters as the sizes allow; between two clusters they are a random bijection each
+    way.
+
+    Args:
+      cluster: `[N]` labels of tasks or clusters; none may hold more than half of all
+        agents.
+      degree: number of senders and of receivers of each agent.
+      seed: draws the graph.
+
+    >>> cluster = np.repeat([0, 1], 6)
+    >>> graph = clustered(cluster, degree=3, seed=0)
+    >>> (cluster[graph.neighbor] != cluster[:, None]).sum(1).tolist()
+    [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+    cluster, rng = np.asarray(cluster), generator(seed)
+    sender, receiver = _edges_inside(rng, cluster, degree - 1)
+    start, stop = _edges_between(rng, cluster)
+    return from_edges(len(cluster), np.append(sender, start), np.append(receiver, stop))
+
+
+def _edges_inside(
+    rng: np.random.Generator, cluster: np.ndarray, degree: int
+) -> tuple[np.ndarray, np.ndarray]:
+    labels, sizes = np.unique(cluster, return_counts=True)
+    if len(labels) == 0 or degree < 1 or sizes.min() <= degree:
+        smallest = f"the smallest has {sizes.min()}" if len(sizes) else "there are none"
+        raise InputError(
+            "Need more agents in each cluster than the edges inside it that each of "
+            f"them has, one or more; {smallest} and {degree} edges were asked for."
+        )
+    senders, receivers = [], []
+    for label in labels:
+        members = np.flatnonzero(cluster == label)
+        inside = directed_regular(len(members), degree, seed=rng)
+        senders.append(members[inside.neighbor.ravel()])
+        receivers.append(np.repeat(members, degree))
+    return np.concatenate(senders), np.concatenate(receivers)
+
+
+def _edges_between(
+    rng: np.random.Generator, cluster: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random permutation of the agents in which all leave their cluster."""
+    labels, sizes = np.unique(cluster, return_counts=True)
+    if 2 * sizes.max() > len(cluster):
+        raise InputError(
+            "Need clusters of at most half of the agents, so that each edge out of "
+            f"one finds a partner in another, got one of {sizes.max()} of "
+            f"{len(cluster)}: two clusters must be of equal size."
+        )
+    table = _balanced_table(rng, sizes)  # [from, to] edges
+    members = [np.flatnonzero(cluster == label) for label in labels]
+    start = [rng.permutation(own) for own in members]
+    stop = [rng.permutation(own) for own in members]
+    sender = [
+        np.split(s, np.cumsum(row)[:-1]) for s, row in zip(start, table, strict=True)
+    ]
+    receiver = [
+        np.split(s, np.cumsum(row)[:-1]) for s, row in zip(stop, table.T, strict=True)
+    ]
+    pairs = range(len(labels))
+    return (
+        np.concatenate([sender[a][b] for a in pairs for b in pairs]),
+        np.concatenate([receiver[b][a] for a in pairs for b in pairs]),
+    )
+
+
+def _balanced_table(rng: np.random.Generator, sizes: np.ndarray) -> np.ndarray:
+    """Edges from cluster to cluster `[C, C]` with the given row and column sums.
+
+    Least sum of squares: a flow in which the u-th edge of a pair costs 2u - 1. Such
+    programs have whole solutions. Small random costs choose among equal ones.
+    """
+    from scipy import optimize, sparse
+
+    num_clusters = len(sizes)
+    source, target = np.nonzero(~np.eye(num_clusters, dtype=bool))
+    most = np.minimum(sizes[source], sizes[target])
+    pair = np.repeat(np.arange(len(source)), most)
+    first = np.cumsum(most) - most
+    cost = 2.0 * (np.arange(len(pair)) - first[pair]) + 1
+    edge = np.arange(len(pair))
+    sums = sparse.csr_array(
+        (
+            np.ones(2 * len(pair)),
+            (
+                np.append(source[pair], num_clusters + target[pair]),
+                np.append(edge, edge),
+            ),
+        )
+    )
+    solution = optimize.linprog(
+        cost + rng.random(len(pair)) / len(pair),
+        A_eq=sums,
+        b_eq=np.append(sizes, sizes),
+        bounds=(0, 1),
+        method="highs-ds",
+    )
+    table = np.zeros((num_clusters, num_clusters), np.int64)
+    np.add.at(table, (source[pair], target[pair]), np.rint(solution.x).astype(int))
+    return table
