@@ -1,7 +1,14 @@
-"""Who can talk to whom: neighbour tables, named graphs, mixing matrices."""
+"""Who can talk to whom: neighbour tables, named graphs, mixing matrices.
+
+Wherever a method takes a graph, `as_graph` is called on it: it may be one of the graphs
+below, a networkx graph, a list of edges, a matrix, a sequence of any of them, or a
+function that draws one from a `numpy.random.Generator`. `weights` makes a mixing matrix
+of one's own.
+"""
 
 from p2pjax.graphs.analysis import is_doubly_stochastic, report, spectral_gap
 from p2pjax.graphs.clusters import clustered, oracle
+from p2pjax.graphs.conversion import as_graph, as_topology
 from p2pjax.graphs.edge_lists import from_edge_list
 from p2pjax.graphs.generators import (
     complete,
@@ -24,12 +31,15 @@ from p2pjax.graphs.mixing_matrices import (
     uniform_receive,
     uniform_send,
 )
+from p2pjax.graphs.own_matrices import weights
 from p2pjax.graphs.schedule import COMMUNICATION
 from p2pjax.graphs.topology import Topology
 
 __all__ = [
     "COMMUNICATION",
     "Topology",
+    "as_graph",
+    "as_topology",
     "clustered",
     "complete",
     "directed_regular",
@@ -53,4 +63,5 @@ __all__ = [
     "torus",
     "uniform_receive",
     "uniform_send",
+    "weights",
 ]
