@@ -26,7 +26,8 @@ from p2pjax.engines.protocol import (
 from p2pjax.engines.stepwise import gossip
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import analysis, mixing_matrices
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.conversion import GraphLike
+from p2pjax.graphs.topology import Topology
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
@@ -37,7 +38,7 @@ LOWEST = -1 / 3 + 1e-5  # eigenvalues of float32 weights are exact to about 1e-6
 def d2(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     mixing_weights: MixingWeights = mixing_matrices.metropolis_hastings,

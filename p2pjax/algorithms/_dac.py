@@ -10,7 +10,7 @@ import optax
 
 from p2pjax.engines.options import PullOptions
 from p2pjax.engines.pulling import pull
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike
 from p2pjax.selection.dac import dac as dac_selection
 from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.selection.similarity import Similarity
@@ -22,7 +22,7 @@ from p2pjax.types import Algorithm
 def dac(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs | None = None,
+    graph: GraphLike | None = None,
     *,
     batch_size: int,
     num_peers: int = 3,

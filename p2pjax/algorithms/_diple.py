@@ -23,7 +23,8 @@ from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.exchange.shared import Local, sharing_plan
 from p2pjax.graphs import schedule
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.conversion import GraphLike, as_topology
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Selection
 from p2pjax.selection.diple import line_search
@@ -66,7 +67,7 @@ class _Best(NamedTuple):
 def diple(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs | None = None,
+    graph: GraphLike | None = None,
     *,
     batch_size: int,
     num_peers: int = 3,
@@ -109,7 +110,7 @@ def diple(
     if num_iterations < 1:
         raise InputError(f"Need one iteration or more, got {num_iterations}.")
     if graph is not None:
-        graph = schedule.as_graphs(graph)
+        graph = as_topology(graph)
         schedule.check_rewiring(graph, rewire_every)
     check_channel(channel, "DiPLe")
     if selection is None:

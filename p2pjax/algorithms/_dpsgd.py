@@ -13,7 +13,7 @@ from p2pjax.engines.options import GossipOptions
 from p2pjax.engines.protocol import MixingWeights
 from p2pjax.engines.stepwise import gossip
 from p2pjax.graphs import mixing_matrices
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm
@@ -22,7 +22,7 @@ from p2pjax.types import Algorithm
 def dpsgd(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     mixing_weights: MixingWeights = mixing_matrices.uniform_receive,

@@ -33,7 +33,8 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.pipeline import Exchange, Members, Route, make_exchange
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import mixing_matrices, schedule
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.conversion import GraphLike, as_topology
+from p2pjax.graphs.topology import Topology
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, map_agents
 from p2pjax.training.curvature import Curvature, fisher
@@ -66,7 +67,7 @@ from p2pjax.types import (
 def fedcurv_neighbors(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     penalty_weight: float,
@@ -107,7 +108,7 @@ def fedcurv_neighbors(
       ...     task, optax.sgd(0.1), pj.graphs.ring(4), batch_size=32, penalty_weight=1.0)
     """
     check_channel(channel, "FedCurv")
-    graph = schedule.as_graphs(graph)
+    graph = as_topology(graph)
     schedule.check_rewiring(graph, rewire_every)
     local = shared.local_paths(task, local_patterns)
     learner = as_learner(task, optimizer)
@@ -127,11 +128,6 @@ def fedcurv_neighbors(
         graphs, of_round = schedule.graphs_of_rounds(
             rng, graph, rewire_every, num_agents(data), num_rounds
         )
-        if isinstance(graphs, Peers):
-            raise InputError(
-                "FedCurv among neighbours takes plain means, so it needs a graph "
-                "without weights, got a mixing matrix."
-            )
         return jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], graphs)
 
     def round_fn(

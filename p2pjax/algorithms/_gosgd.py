@@ -18,7 +18,8 @@ from p2pjax.engines.stepwise import gossip
 from p2pjax.exchange.channel import without_lost
 from p2pjax.exchange.push_sum import WEIGHT_FLOOR, push_sum_step
 from p2pjax.graphs import topology
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.conversion import GraphLike
+from p2pjax.graphs.topology import Topology
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm, Array, InputError, Key, Peers, PyTree
@@ -27,7 +28,7 @@ from p2pjax.types import Algorithm, Array, InputError, Key, Peers, PyTree
 def gosgd(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     probability: float = 0.1,
@@ -137,8 +138,8 @@ def prepare_graph(graphs: Topology | Peers) -> TwoSidedGraph:
     """Both ends of a sequence of graphs `[G, N, D]`, on the host."""
     if isinstance(graphs, Peers):
         raise InputError(
-            "GoSGD halves its own weights, so it needs a graph without weights, got a "
-            "mixing matrix."
+            "GoSGD halves weights of its own, so it needs a graph without weights, got "
+            "a mixing matrix."
         )
     lists = topology.receivers(graphs)  # [G, N, L]
     place = np.zeros(graphs.mask.shape, np.int32)

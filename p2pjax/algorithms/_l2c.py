@@ -10,7 +10,7 @@ import optax
 
 from p2pjax.engines.options import PullOptions
 from p2pjax.engines.pulling import pull
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike
 from p2pjax.selection.l2c import l2c as l2c_selection
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
@@ -20,7 +20,7 @@ from p2pjax.types import Algorithm
 def l2c(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs | None = None,
+    graph: GraphLike | None = None,
     *,
     batch_size: int,
     bilevel: bool = False,

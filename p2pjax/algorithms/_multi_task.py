@@ -25,7 +25,7 @@ from p2pjax.asynchronous.wave_executor import Agent, WakeFn
 from p2pjax.engines.asynchrony import asynchronous
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
 from p2pjax.exchange.channel import PERFECT, Channel
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import (
@@ -55,7 +55,7 @@ ENCODER = "encoder"  # the part of the parameters that all tasks share
 def multi_task(
     groups: Sequence[Group],
     optimizer: optax.GradientTransformation | Callable[[Task], Learner],
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     encoder_freeze: bool = True,

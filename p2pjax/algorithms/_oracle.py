@@ -12,7 +12,7 @@ import optax
 
 from p2pjax.engines.options import PullOptions
 from p2pjax.engines.pulling import pull
-from p2pjax.graphs import generators
+from p2pjax.graphs import clusters
 from p2pjax.selection.sparse import sparse
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
@@ -53,7 +53,7 @@ def oracle(
         task,
         optimizer,
         sparse(),
-        lambda rng: generators.oracle(labels, degree, seed=rng),
+        lambda rng: clusters.oracle(labels, degree, seed=rng),
         batch_size=batch_size,
         name="Oracle",
         **options,

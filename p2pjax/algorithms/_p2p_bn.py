@@ -20,7 +20,7 @@ from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.shared import Local
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner, norm_and_rest
@@ -51,7 +51,7 @@ class Progress(NamedTuple):
 def p2p_bn(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     local_updates: LocalUpdates = epochs(1),

@@ -26,7 +26,7 @@ from p2pjax.exchange.channel import without_lost
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.push_sum import push_sum_step
 from p2pjax.graphs import mixing_matrices
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
@@ -35,7 +35,7 @@ from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
 def sgp(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     mixing_weights: MixingWeights = mixing_matrices.uniform_send,

@@ -20,8 +20,9 @@ from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Traffic, Waves
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.graphs import topology
-from p2pjax.graphs.schedule import as_graphs, check_rewiring, graphs_of_rounds
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.conversion import GraphLike, as_topology
+from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
+from p2pjax.graphs.topology import Topology
 from p2pjax.training.agent_loop import VMAP, resolve_agent_loop
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.types import (
@@ -33,7 +34,6 @@ from p2pjax.types import (
     InputError,
     Key,
     Models,
-    Peers,
     PyTree,
     num_agents,
 )
@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
 def asynchronous(
     init: Callable[[Key, FederatedData], Agent],
     on_wake: Sequence[WakeFn],
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     evaluate: Evaluate,
@@ -88,7 +88,7 @@ def asynchronous(
       agent_loop: `VMAP` trains the agents of a wave in one batch per task; any other
         number takes them one after the other, in place, on every device its own.
     """
-    graph = as_graphs(graph)
+    graph = as_topology(graph)
     check_rewiring(graph, rewire_every)
     timing = _with_channel(timing, channel)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
@@ -109,11 +109,6 @@ def asynchronous(
         graphs, of_round = graphs_of_rounds(
             rng, graph, rewire_every, len(sizes), num_rounds
         )
-        if isinstance(graphs, Peers):
-            raise InputError(
-                "Asynchronous methods weigh each message as it arrives, so they need a "
-                "graph without weights, got a mixing matrix."
-            )
         to = topology.receivers(graphs)
         to = Topology(to.neighbor[of_round], to.mask[of_round])
         schedule = events.draw(

@@ -4,6 +4,7 @@ from typing import TypedDict
 
 from p2pjax.exchange.channel import Channel
 from p2pjax.exchange.shared import Local
+from p2pjax.graphs.schedule import RewireEvery
 from p2pjax.training.local_updates import LocalUpdates
 
 
@@ -31,12 +32,12 @@ class GossipOptions(CommonOptions, total=False):
 
     Attributes:
       rewire_every: rounds after which the next graph of a sequence comes, or
-        `graphs.EACH_EXCHANGE`; None keeps the first.
+        `graphs.COMMUNICATION`; None keeps the first.
       score_before: also score models before the last exchange of a round, as
         `accuracy_before`. The exchange is then kept pending until the next round.
     """
 
-    rewire_every: int | None
+    rewire_every: RewireEvery
     score_before: bool
 
 

@@ -21,7 +21,8 @@ from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.exchange.shared import Local, sharing_plan, where_shared
 from p2pjax.graphs import schedule
-from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.graphs.conversion import GraphLike, as_topology
+from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Fetched, Selection
 from p2pjax.selection.peer_evaluation import Probe
@@ -67,7 +68,7 @@ def pull(
     task: Task,
     optimizer: Learner | optax.GradientTransformation,
     selection: Selection,
-    graph: Graphs | None = None,
+    graph: GraphLike | None = None,
     *,
     batch_size: int,
     local_updates: LocalUpdates = epochs(1),
@@ -99,7 +100,7 @@ def pull(
       name: of the method, for messages.
     """
     if graph is not None:
-        graph = schedule.as_graphs(graph)
+        graph = as_topology(graph)
         schedule.check_rewiring(graph, rewire_every)
     check_channel(channel, name)
     learner = as_learner(task, optimizer)

@@ -20,7 +20,8 @@ from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.pipeline import Exchange, make_exchange
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
-from p2pjax.graphs.topology import Graphs
+from p2pjax.graphs.conversion import GraphLike, as_graph
+from p2pjax.graphs.schedule import RewireEvery, Rewiring
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO
@@ -77,18 +78,18 @@ class GossipInputs(NamedTuple):
 
     first_exchange: Array  # [R] exchanges before
     num_exchanges: Array  # [R]
-    graph: PyTree  # prepared: [R, ...], or [R, exchanges, ...] for one per exchange
+    graph: PyTree  # prepared: [R, ...], or [R, W, ...] that are used in turn
 
 
 def gossip(
     task: Task,
     optimizer: Learner | optax.GradientTransformation,
     protocol: GossipProtocol,
-    graph: Graphs,
+    graph: GraphLike,
     *,
     batch_size: int,
     local_updates: LocalUpdates = steps(1),
-    rewire_every: int | None = None,
+    rewire_every: RewireEvery = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
     score_before: bool = False,
@@ -111,7 +112,7 @@ def gossip(
       batch_size: B.
       local_updates: between two exchanges, `steps(k)` or `epochs(e)`.
       rewire_every: rounds after which the next graph comes, or
-        `graphs.EACH_EXCHANGE`; None keeps the first.
+        `graphs.COMMUNICATION`; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
       channel: what happens to messages on their way.
       score_before: also score the models before the last exchange of a round.
@@ -120,8 +121,8 @@ def gossip(
         `local_training.local_training` does; some exchange gradients before a step.
       name: of the method, for messages.
     """
-    graph = schedule.as_graphs(graph)
-    schedule.check_rewiring(graph, rewire_every)
+    graphs = as_graph(graph)
+    schedule.check_rewiring(graphs, rewire_every, per_communication=True)
     check_channel(channel, name, loses=protocol.takes_losses)
     if protocol.needs_gradient and local_updates != steps(1):
         raise InputError(
@@ -130,12 +131,14 @@ def gossip(
         )
     learner = as_learner(task, optimizer)
     local = shared.local_paths(task, local_patterns)
-    per_exchange = rewire_every == schedule.EACH_EXCHANGE
+    per_exchange = isinstance(rewire_every, Rewiring)
 
     def graph_of(graphs: PyTree, number: Array | int) -> PyTree:
         if not per_exchange:
             return graphs
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], graphs)
+        return jax.tree.map(
+            lambda leaf: jnp.asarray(leaf)[number % leaf.shape[0]], graphs
+        )
 
     def init_fn(key: Key, data: FederatedData) -> GossipState:
         variables = identical_models(key, task, num_agents(data))
@@ -160,11 +163,12 @@ def gossip(
         sizes = np.asarray(data.train.size)
         num_exchanges = _num_exchanges(sizes, batch_size, local_updates, num_rounds)
         first = np.cumsum(num_exchanges, dtype=np.int32) - num_exchanges
-        graphs, of_round = schedule.graphs_of_exchanges(
-            rng, graph, rewire_every, len(sizes), num_exchanges
+        drawn, in_turn = schedule.graphs_of_run(
+            rng, graphs, rewire_every, len(sizes), num_exchanges
         )
-        prepared = protocol.prepare_graph(graphs)
-        prepared = jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], prepared)
+        prepared = protocol.prepare_graph(drawn)
+        used = in_turn if per_exchange else in_turn[:, 0]
+        prepared = jax.tree.map(lambda leaf: np.asarray(leaf)[used], prepared)
         return GossipInputs(first, num_exchanges, prepared)
 
     def round_fn(

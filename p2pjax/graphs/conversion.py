@@ -27,6 +27,9 @@ from p2pjax.graphs.topology import (
 from p2pjax.types import InputError, Peers
 
 
+GraphLike = Any  # all that `as_graph` takes
+
+
 def as_graph(
     graph: Any, num_agents: int | None = None, *, directed: bool = False
 ) -> WeightedGraphs:
