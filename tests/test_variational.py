@@ -201,7 +201,7 @@ class TestLayers:
 def small_task():
     module = variational.VariationalMLP((4, 3))
     task = bayesian.variational_classification(module, (5,), num_samples=2, dropout=0.1)
-    return Task(*map(jit, task))
+    return Task(*map(jit, task[:3]))
 
 
 BATCH = {
@@ -229,7 +229,7 @@ class TestClassification:
         task = bayesian.variational_classification(
             module, (5,), num_samples=1, num_test_samples=6
         )
-        task = Task(*map(jit, task))
+        task = Task(*map(jit, task[:3]))
         q = task.init(jax.random.key(0)).params
         wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.deviation))
         keys = jax.random.split(jax.random.key(0), 6)
@@ -259,7 +259,7 @@ class TestClassification:
             bayesian.variational_classification(module, (5,), num_samples=1),
             gaussian.POINT,
         )
-        task = Task(*map(jit, task))
+        task = Task(*map(jit, task[:3]))
         variables = task.init(jax.random.key(0))
         logits = jit(module.apply)({"params": variables.params}, BATCH["x"])
         expected = optax.softmax_cross_entropy_with_integer_labels(logits, BATCH["y"])

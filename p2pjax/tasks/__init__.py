@@ -1,1 +1,18 @@
 """What one agent has to learn."""
+
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks._encoder_tasks import masked_token, tagging
+from p2pjax.tasks._next_token import next_token
+from p2pjax.tasks.network import Network
+from p2pjax.tasks.task import Task
+
+__all__ = [
+    "Network",
+    "Task",
+    "classification",
+    "losses",
+    "masked_token",
+    "next_token",
+    "tagging",
+]

@@ -1,15 +1,32 @@
 """Classification of vectors or images."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.tasks.losses import ExampleLoss, predicted
-from p2pjax.tasks.task import Task, as_float
-from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
+from p2pjax.tasks._examples import fit_to_inputs, inputs_of, real_labels
+from p2pjax.tasks._network_check import check_network
+from p2pjax.tasks.losses import (
+    ExampleLoss,
+    class_probabilities,
+    predicted,
+    softmax_cross_entropy,
+)
+from p2pjax.tasks.network import num_outputs
+from p2pjax.tasks.task import Task, check_labels, checked_init
+from p2pjax.types import (
+    Array,
+    Batch,
+    FederatedData,
+    InputError,
+    Key,
+    PyTree,
+    Ratio,
+    Variables,
+)
 
 # Images on which a convolutional network is evaluated at once on a CPU, so that they
 # stay in the cache. Microseconds per image of 32 x 32 x 3 on one core, in blocks of 25,
@@ -21,30 +38,53 @@ BLOCK = 50
 
 
 def classification(
-    module: nn.Module, input_shape: tuple[int, ...], loss: ExampleLoss
+    network: Any,
+    data: FederatedData | tuple[int, ...],
+    loss: ExampleLoss = softmax_cross_entropy,
 ) -> Task:
-    """Classify `batch["x"]` into `batch["y"]`; integer images are scaled to [0, 1].
+    """Classify `batch["x"]` into `batch["y"]`; bytes are pixels and become [0, 1].
+
+    The network is trained in training mode, with dropout and batch statistics if it has
+    them, and evaluated in evaluation mode. Whole numbers are given to it as floats,
+    unless it takes only whole numbers, as those that begin with an embedding.
 
     Args:
-      module: flax module from inputs `[B, *input_shape]` to logits `[B, k]`.
-      input_shape: shape of one example.
+      network: from inputs `[B, ...]` to logits `[B, k]`: a Linen module, a constructor
+        of an NNX network (`lambda rngs: Net(rngs)`), or a `Network` of plain functions.
+      data: the agents' data, or the shape of one example.
       loss: loss of every example of a batch.
-    """
 
-    def init_fn(key: Key) -> Variables:
-        collections = dict(module.init(key, jnp.zeros((1, *input_shape), jnp.float32)))
-        return Variables(collections.pop("params"), collections)
+    Example:
+    >>> import flax.linen as nn, jax
+    >>> from p2pjax.tasks import classification
+    >>> task = classification(nn.Sequential([nn.LayerNorm(), nn.Dense(3)]), (5,))
+    >>> sorted(task.norm)
+    ['layers_0']
+    >>> jax.eval_shape(task.init, jax.random.key(0)).params["layers_1"]["bias"].shape
+    (3,)
+    """
+    inputs = inputs_of(data)
+    made, x_shape, prepare = fit_to_inputs(network, inputs)
+    outputs = num_outputs(made, x_shape)
+    if outputs == 1 and loss is softmax_cross_entropy:
+        raise InputError(
+            "Need two outputs or more for softmax_cross_entropy, got 1: give the "
+            "network more outputs, or use losses.binary_cross_entropy."
+        )
+    if isinstance(data, FederatedData):
+        check_labels(real_labels(data), outputs)
 
     def apply(variables: Variables, x: Array) -> Array:
-        collections = {"params": variables.params, **variables.stats}
-        return jnp.asarray(module.apply(collections, as_float(x)))
+        return jnp.asarray(made.apply(variables, prepare(x), None, False)[0])
 
     def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
-        del key
-        losses = loss(apply(variables, batch["x"]), batch["y"])
+        logits, stats = made.apply(
+            variables, prepare(batch["x"]), key, True, batch["valid"]
+        )
+        losses = loss(jnp.asarray(logits), batch["y"])
         valid = batch["valid"].astype(losses.dtype)
         mean = (losses * valid).sum() / jnp.maximum(valid.sum(), 1)
-        return mean, variables.stats
+        return mean, stats
 
     def evaluate_all(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         logits = apply(variables, batch["x"])
@@ -65,7 +105,12 @@ def classification(
             variables, batch, cpu=in_blocks, default=evaluate_all
         )
 
-    return Task(init_fn, loss_fn, evaluate_fn)
+    def predict_fn(variables: Variables, batch: Batch) -> Array:
+        return class_probabilities(apply(variables, batch["x"]))
+
+    check = cache(partial(check_network, made, x_shape, inputs.highest))
+    init_fn = checked_init(made.init, check)
+    return Task(init_fn, loss_fn, evaluate_fn, made.norm, check, predict_fn)
 
 
 def _convolves(params: PyTree) -> bool:

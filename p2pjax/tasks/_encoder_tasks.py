@@ -6,6 +6,7 @@ padding.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
 from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel
 from p2pjax.tasks import ner_metrics
+from p2pjax.tasks._linen_network import shapes_and_norm
 from p2pjax.tasks.losses import softmax_cross_entropy
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
@@ -53,7 +55,15 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
         right, losses = _in_batches(one_batch, batch)
         return _ratios(right, losses, batch["valid"])
 
-    return Task(lambda key: _init(module, key, length), loss_fn, evaluate_fn)
+    def predict_fn(variables: Variables, batch: Batch) -> Array:
+        def one_batch(batch: Batch) -> Array:
+            return jax.nn.softmax(logits(variables.params, batch, None))
+
+        return _in_batches(one_batch, batch)
+
+    init_fn = partial(_init, module, length)
+    norm = shapes_and_norm(init_fn)[1]
+    return Task(init_fn, loss_fn, evaluate_fn, norm, predict=predict_fn)
 
 
 def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
@@ -93,10 +103,11 @@ def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
         values = _ratios(predicted == target, losses, is_word)
         return values | {"f1": ner_metrics.macro_f1(counts)}
 
-    return Task(lambda key: _init(module, key, length), loss_fn, evaluate_fn)
+    init_fn = partial(_init, module, length)
+    return Task(init_fn, loss_fn, evaluate_fn, shapes_and_norm(init_fn)[1])
 
 
-def _init(module: TokenModel, key: Key, length: int) -> Variables:
+def _init(module: TokenModel, length: int, key: Key) -> Variables:
     tokens = jnp.zeros((1, length), jnp.int32)
     return Variables(module.init(key, tokens)["params"], {})
 

@@ -1,63 +1,80 @@
 """Prediction of the next token of a text."""
 
-import flax.linen as nn
-import jax.numpy as jnp
+from functools import cache, partial
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.tasks._examples import as_tokens, inputs_of, real_labels
+from p2pjax.tasks._network_check import check_network
 from p2pjax.tasks.losses import softmax_cross_entropy
-from p2pjax.tasks.task import Task
-from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
+from p2pjax.tasks.network import as_network, num_outputs
+from p2pjax.tasks.task import Task, check_labels, checked_init
+from p2pjax.types import Array, Batch, FederatedData, Key, PyTree, Ratio, Variables
 
 
 def next_token(
-    module: nn.Module, length: int, *, uncounted: int, momentum: float | None = 0.9
+    network: Any,
+    data: FederatedData | int,
+    *,
+    ignore_token: int | None = None,
+    momentum: float | None = 0.9,
 ) -> Task:
     """Predict `batch["y"]` from the tokens `batch["x"]` before it.
 
     Args:
-      module: flax module from tokens `[B, length]` to logits `[B, vocab]`, called with
-        `train`, `valid` and `momentum` as `gru.NextWord` is.
-      length: tokens of a window.
-      uncounted: the token (out of vocabulary) that is learned but not counted in the
-        accuracy when it is the target.
-      momentum: what running statistics keep at first; it is part of the agent's
-        variables (`stats["momentum"]`), so that a method can change it. None: the
-        module has no running statistics.
+      network: from tokens `[B, length]` to logits `[B, vocab]`; see `classification`.
+      data: the agents' data, or the tokens of a window.
+      ignore_token: the token (out of vocabulary) that is learned but not counted in the
+        accuracy when it is the target; None counts all.
+      momentum: what running statistics keep at first, for networks that are called with
+        `momentum`, as `gru.NextWord` is; it is part of the agent's variables
+        (`stats["momentum"]`), so that a method can change it. None: it is not, and the
+        network's default holds.
+
+    Example:
+    >>> import jax
+    >>> from p2pjax.nn.gru import NextWord
+    >>> from p2pjax.tasks import next_token
+    >>> task = next_token(NextWord(20, 4, 4, 4, batch_norm=True), 6, ignore_token=1)
+    >>> sorted(task.norm)
+    ['dense_norm', 'gru_norm']
     """
+    inputs = inputs_of((data,) if isinstance(data, int | np.integer) else data)
+    x_shape = jax.ShapeDtypeStruct((1, *inputs.shape), np.dtype(np.int32))
+    made = as_network(network, x_shape)
+    outputs = num_outputs(made, x_shape)
+    if isinstance(data, FederatedData):
+        check_labels(real_labels(data), outputs)
 
     def init_fn(key: Key) -> Variables:
-        tokens = jnp.zeros((1, length), jnp.int32)
-        collections = dict(module.init(key, tokens))
-        params = collections.pop("params")
-        if momentum is not None:
-            collections["momentum"] = jnp.asarray(momentum, jnp.float32)
-        return Variables(params, collections)
+        variables = made.init(key)
+        stats = dict(variables.stats)
+        if stats.pop("momentum", None) is not None and momentum is not None:
+            stats["momentum"] = jnp.asarray(momentum, jnp.float32)
+        return Variables(variables.params, stats)
+
+    def evaluated(variables: Variables, batch: Batch) -> Array:
+        return jnp.asarray(made.apply(variables, as_tokens(batch["x"]), None, False)[0])
 
     def loss_fn(variables: Variables, batch: Batch, key: Key) -> tuple[Array, PyTree]:
-        del key
-        stats = dict(variables.stats)
-        now = stats.pop("momentum", 1.0)
-        logits, changed = module.apply(
-            {"params": variables.params, **stats},
-            batch["x"].astype(jnp.int32),
-            train=True,
-            momentum=now,
-            valid=batch["valid"],
-            mutable=["batch_stats"],
+        logits, stats = made.apply(
+            variables, as_tokens(batch["x"]), key, True, batch["valid"]
         )
-        losses = softmax_cross_entropy(logits, batch["y"].astype(jnp.int32))
+        losses = softmax_cross_entropy(logits, as_tokens(batch["y"]))
         valid = batch["valid"].astype(losses.dtype)
         mean = (losses * valid).sum() / jnp.maximum(valid.sum(), 1)
-        return mean, {**variables.stats, **changed}
+        return mean, stats
 
     def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
-        stats = {k: v for k, v in variables.stats.items() if k != "momentum"}
-        tokens = batch["x"].astype(jnp.int32)
-        logits = jnp.asarray(
-            module.apply({"params": variables.params, **stats}, tokens)
-        )
-        target = batch["y"].astype(jnp.int32)
+        logits = evaluated(variables, batch)
+        target = as_tokens(batch["y"])
         valid = batch["valid"].astype(logits.dtype)
-        counted = valid * (target != uncounted).astype(logits.dtype)
+        counted = valid
+        if ignore_token is not None:
+            counted = valid * (target != ignore_token).astype(logits.dtype)
         right = (logits.argmax(-1) == target).astype(logits.dtype)
         losses = softmax_cross_entropy(logits, target)
         return {
@@ -65,4 +82,10 @@ def next_token(
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
 
-    return Task(init_fn, loss_fn, evaluate_fn)
+    def predict_fn(variables: Variables, batch: Batch) -> Array:
+        return jax.nn.softmax(evaluated(variables, batch))
+
+    check = cache(partial(check_network, made, x_shape, inputs.highest))
+    return Task(
+        checked_init(init_fn, check), loss_fn, evaluate_fn, made.norm, check, predict_fn
+    )

@@ -37,6 +37,13 @@ def predicted(logits: Array) -> Array:
     return logits.argmax(-1)
 
 
+def class_probabilities(logits: Array) -> Array:
+    """Softmax over outputs, `[B, k]`; of a single output both classes, `[B, 2]`."""
+    if logits.shape[-1] == 1:
+        logits = jnp.concatenate([jnp.zeros_like(logits), logits], -1)
+    return jax.nn.softmax(logits)
+
+
 def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
     """Cross-entropy of the softmax over outputs."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)

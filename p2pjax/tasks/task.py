@@ -13,12 +13,47 @@ import jax.numpy as jnp
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 
 
+def _nothing_to_check() -> None:
+    pass
+
+
 class Task(NamedTuple):
-    """Functions of one agent."""
+    """Functions of one agent.
+
+    Attributes:
+      init: key -> `Variables`; with a key that is not traced it also checks.
+      loss: (variables, batch, key) -> (loss, new statistics), in training mode.
+      evaluate: (variables, batch) -> sums over the valid examples.
+      norm: paths of the network's normalisation layers, such as `Block_0/BatchNorm_0`.
+      check: tries the network on random numbers and refuses what would go wrong without
+        a word; outside of any trace, and a second call is free.
+      predict: (variables, batch) -> class probabilities `[B, k]`; None if there are no
+        classes.
+    """
 
     init: Callable[[Key], Variables]
-    loss: Callable[[Variables, Batch, Key], tuple[Array, PyTree]]  # training mode
-    evaluate: Callable[[Variables, Batch], dict[str, Ratio]]  # sums over valid examples
+    loss: Callable[[Variables, Batch, Key], tuple[Array, PyTree]]
+    evaluate: Callable[[Variables, Batch], dict[str, Ratio]]
+    norm: frozenset[str] = frozenset()
+    check: Callable[[], None] = _nothing_to_check
+    predict: Callable[[Variables, Batch], Array] | None = None
+
+
+def checked_init(
+    init: Callable[[Key], Variables], check: Callable[[], None]
+) -> Callable[[Key], Variables]:
+    """The same, after the check where it is possible: outside of traces."""
+
+    def init_fn(key: Key) -> Variables:
+        is_traced = isinstance(key, jax.core.Tracer) or isinstance(
+            jax.random.key_data(key),
+            jax.core.Tracer,  # of a key from outside
+        )
+        if not is_traced:
+            check()
+        return init(key)
+
+    return init_fn
 
 
 def probabilities(

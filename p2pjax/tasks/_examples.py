@@ -1,0 +1,98 @@
+"""What examples of agents look like, for the networks that are to take them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.tasks.network import Network, as_network
+from p2pjax.tasks.task import as_float
+from p2pjax.types import Array, FederatedData, InputError
+
+
+class Inputs(NamedTuple):
+    """One example's `x`."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None  # None if only the shape is known
+    highest: int | None  # of whole numbers
+
+
+class Fitted(NamedTuple):
+    """A network and how inputs are made ready for it."""
+
+    network: Network
+    x: jax.ShapeDtypeStruct  # what it takes, a batch of one example
+    prepare: Callable[[Array], Array]
+
+
+def inputs_of(data: FederatedData | Sequence[int]) -> Inputs:
+    """Shape and dtype of the examples, or the shape alone."""
+    if isinstance(data, FederatedData):
+        x = data.train.examples["x"]  # [N, M, ...]
+        whole = np.issubdtype(x.dtype, np.integer) and is_local(x) and x.size
+        return Inputs(x.shape[2:], x.dtype, int(x.max()) if whole else None)
+    shape = tuple(data)
+    if not all(isinstance(size, int | np.integer) and size > 0 for size in shape):
+        raise InputError(
+            "Need the data of the agents or the shape of one example, got "
+            f"{shape}: give a FederatedData or a tuple such as (28, 28, 1)."
+        )
+    return Inputs(tuple(map(int, shape)), None, None)
+
+
+def is_local(leaf: Array) -> bool:
+    """Whether this process holds all of an array."""
+    return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+
+
+def real_labels(data: FederatedData) -> np.ndarray:
+    """Labels `y` of all splits without padding, of those this process holds."""
+    found = [np.zeros(0, np.int32)]
+    for split in (data.train, data.valid, data.test):
+        labels, size = split.examples["y"], split.size
+        if not (is_local(labels) and is_local(size)):
+            continue
+        if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 2:
+            raise InputError(
+                "Need labels `[N, M]` of whole numbers, got shape "
+                f"{list(labels.shape)} of {labels.dtype}: number the classes from 0."
+            )
+        is_real = np.arange(labels.shape[1])[None] < np.asarray(size)[:, None]
+        found.append(np.asarray(labels)[is_real])
+    return np.concatenate(found)
+
+
+def fit_to_inputs(network: Any, inputs: Inputs) -> Fitted:
+    """Gives floats to a network, or whole numbers if it takes only those.
+
+    A network that looks its inputs up, as `nn.Embed` does, refuses floats.
+    """
+    kind = inputs.dtype
+    known = kind is not None and jnp.issubdtype(kind, jnp.floating)
+    floats = jax.dtypes.canonicalize_dtype(kind if known else np.float32)
+    as_given = jax.ShapeDtypeStruct((1, *inputs.shape), floats)
+    as_whole = jax.ShapeDtypeStruct((1, *inputs.shape), np.dtype(np.int32))
+    try:
+        return Fitted(as_network(network, as_given), as_given, as_float)
+    except InputError:
+        raise
+    except Exception as error:
+        if not known:
+            try:
+                return Fitted(as_network(network, as_whole), as_whole, as_tokens)
+            except Exception:  # the first one says what was wrong
+                pass
+        error.add_note(
+            "The network was given a batch of one example, "
+            f"{list(as_given.shape)} of {floats}. Images need a channel axis, "
+            "[M, H, W, 1]."
+        )
+        raise
+
+
+def as_tokens(x: Array) -> Array:
+    """Whole numbers that stay whole."""
+    return x.astype(jnp.int32)
