@@ -218,7 +218,7 @@ def text_task(num_ids: int) -> Subject:
     units = _GRU_UNITS.value
     module = NextWord(num_ids, units, units, units, batch_norm=True)
     return Subject(
-        next_token(module, text.WINDOW, uncounted=text.UNKNOWN, momentum=0.9),
+        next_token(module, text.WINDOW, ignore_token=text.UNKNOWN, momentum=0.9),
         task.probabilities(module, lambda x: x.astype(np.int32)),
         optax.adam(common.learning_rate(5e-3), eps=1e-7),
         connection_worlds.cluster_of(make_setup(), num_ids),

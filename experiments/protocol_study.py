@@ -181,7 +181,7 @@ def build_program(setting: Setting, num_ids: int, window: int) -> Program:
     units = _UNITS.value
     module = NextWord(num_ids, units, units, units, setting.batch_norm)
     task = next_token(
-        module, window, uncounted=1, momentum=0.9 if setting.batch_norm else None
+        module, window, ignore_token=1, momentum=0.9 if setting.batch_norm else None
     )
     # Adam as Keras has it; its state is kept by part, so that parts can be frozen.
     optimizer = per_module_state(optax.adam(common.learning_rate(5e-3), eps=1e-7))

@@ -338,7 +338,7 @@ def text_world(rng, num_agents, smallest=3, largest=14):
 
 def build(num_agents, degree=3, seed=0, optimizer=None, **options):
     module = NextWord(VOCAB, embedding=5, units=6, dense=4, batch_norm=True)
-    task = next_token(module, LENGTH, uncounted=1)
+    task = next_token(module, LENGTH, ignore_token=1)
     optimizer = per_module_state(optimizer or optax.sgd(0.05))
     learner = gradient_descent(task, optimizer)
 

@@ -797,7 +797,7 @@ class TestContract:
     @pytest.mark.slow
     def test_next_word_networks_with_batch_norm(self, method):
         module = gru.NextWord(20, 3, 4, 3, batch_norm=True)
-        task = next_token(module, 4, uncounted=1)
+        task = next_token(module, 4, ignore_token=1)
         learner = gradient_descent(task, optax.adam(0.01))
         algorithm = METHODS[method](Setting(task, learner, 2))
         states, info = run(algorithm, next_word_world(), 10)

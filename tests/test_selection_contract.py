@@ -320,7 +320,7 @@ class TestOtherAlgorithms:
 def test_networks_with_batch_norm(name):
     """Statistics are sent or stay; losses fall; nothing becomes infinite."""
     module = gru.NextWord(20, 3, 4, 3, batch_norm=True)
-    task = next_token(module, 4, uncounted=1)
+    task = next_token(module, 4, ignore_token=1)
     world = next_word_world()
     with jax.numpy_dtype_promotion("standard"):
         optimizer = optax.adam(0.01)

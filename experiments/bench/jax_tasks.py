@@ -27,7 +27,7 @@ def task_of(network: Network) -> Task:
     if network["kind"] == "gru":
         units = network["units"]
         words = gru.NextWord(network["words"], units, units, units)
-        return next_token(words, network["length"], uncounted=1, momentum=None)
+        return next_token(words, network["length"], ignore_token=1, momentum=None)
     return _tagging(network["words"], network["length"])
 
 
