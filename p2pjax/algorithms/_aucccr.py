@@ -1,7 +1,7 @@
 """AUCCCR: groups that are worth it, found once from what models trained alone predict.
 
-See `selection.aucccr`. Each agent trains alone for a few epochs; from the predictions on
-common examples groups are found, in which agents then average with a few peers.
+See `selection.aucccr`. Each agent trains alone for a few epochs; from the predictions
+on common examples groups are found, in which agents then average with a few peers.
 """
 
 from typing import Unpack

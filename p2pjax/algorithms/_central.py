@@ -97,7 +97,9 @@ def central(
             )
             return variables, opt_state, total + loss.astype(total.dtype)
 
-        one_model = jax.tree.map(lambda leaf: leaf[0], (state.variables, state.opt_state))
+        one_model = jax.tree.map(
+            lambda leaf: leaf[0], (state.variables, state.opt_state)
+        )
         *one_model, total = jax.lax.fori_loop(
             0, num_steps, one_step, (*one_model, jnp.zeros((), jnp.float32))
         )

@@ -1,10 +1,10 @@
 """D-Cliques: every step follows the mean gradient of the agent's clique.
 
 Bellet, Kermarrec, Lavoie (2022), "D-Cliques: Compensating for data heterogeneity with
-topology in decentralized federated learning", https://arxiv.org/abs/2104.07365. A clique
-has about the labels of all agents (`selection.d_cliques`), so its mean gradient is about
-that of all. After each step models are averaged with all neighbours, in and between
-cliques.
+topology in decentralized federated learning", https://arxiv.org/abs/2104.07365. A
+clique has about the labels of all agents (`selection.d_cliques`), so its mean gradient
+is about that of all. After each step models are averaged with all neighbours, in and
+between cliques.
 """
 
 from collections.abc import Callable, Sequence

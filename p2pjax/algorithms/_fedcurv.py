@@ -9,10 +9,6 @@ client minimises
 with the models w_j and curvatures h_j that the others sent last; no examples are sent.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -33,39 +29,23 @@ from p2pjax.engines.server import (
     server_info,
 )
 from p2pjax.exchange import mixing, shared
-from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
-from p2pjax.exchange.mixing import Combine, is_peer
-from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.pipeline import Exchange, Members, Route, make_exchange
+from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.pipeline import Members, make_exchange
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
-from p2pjax.graphs import mixing_matrices, schedule
-from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.tasks.task import Task
-from p2pjax.training.agent_loop import AUTO, map_agents
+from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.curvature import Curvature, fisher
 from p2pjax.training.learner import (
     Learner,
-    Penalty,
-    StepContext,
     as_learner,
-    check_penalty_weight,
 )
-from p2pjax.training.local_training import identical_models, own_steps
-from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
-from p2pjax.training.samplers import examples_between
+from p2pjax.training.local_updates import LocalUpdates, epochs
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
     Info,
-    InputError,
     Key,
-    Links,
-    Models,
-    Peers,
-    PyTree,
-    Variables,
-    num_agents,
 )
 
 
@@ -165,5 +145,3 @@ def fedcurv(
         "mean and sums of curvatures",
         agent_loop=agent_loop,
     )
-
-

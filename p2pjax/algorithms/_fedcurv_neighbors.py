@@ -3,9 +3,6 @@
 After Shoham et al. (2019), https://arxiv.org/abs/1910.07796; see `_fedcurv`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,48 +15,30 @@ from p2pjax.engines.curvature_penalty import (
     mix_models,
     penalised_training,
     trained_and_averaged,
-    where,
-)
-from p2pjax.engines.server import (
-    check_clients,
-    chosen_clients,
-    participants,
-    server_info,
 )
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
-from p2pjax.exchange.mixing import Combine, is_peer
-from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.pipeline import Exchange, Members, Route, make_exchange
+from p2pjax.exchange.mixing import is_peer
+from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import mixing_matrices, schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Topology
 from p2pjax.tasks.task import Task
-from p2pjax.training.agent_loop import AUTO, map_agents
+from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.curvature import Curvature, fisher
 from p2pjax.training.learner import (
     Learner,
-    Penalty,
-    StepContext,
     as_learner,
-    check_penalty_weight,
 )
-from p2pjax.training.local_training import identical_models, own_steps
-from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
-from p2pjax.training.samplers import examples_between
+from p2pjax.training.local_updates import LocalUpdates, epochs
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
     Info,
-    InputError,
     Key,
     Links,
-    Models,
-    Peers,
-    PyTree,
-    Variables,
     num_agents,
 )
 
@@ -104,8 +83,9 @@ def fedcurv_neighbors(
       >>> import p2pjax as pj
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> ring = pj.graphs.ring(4)
       >>> method = pj.fedcurv_neighbors(
-      ...     task, optax.sgd(0.1), pj.graphs.ring(4), batch_size=32, penalty_weight=1.0)
+      ...     task, optax.sgd(0.1), ring, batch_size=32, penalty_weight=1.0)
     """
     check_channel(channel, "FedCurv")
     graph = as_topology(graph)
@@ -169,5 +149,3 @@ def fedcurv_neighbors(
         round_is=f"{local_updates.described} of each agent and one exchange",
         agent_loop=agent_loop,
     )
-
-

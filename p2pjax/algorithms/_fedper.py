@@ -53,11 +53,7 @@ def fedper(
     shapes = jax.eval_shape(task.init, jax.random.key(0)).params
     paths = [path for path, _ in leaves_with_paths({"params": shapes})]
     check_patterns(personal, paths, "personal layers")
+    options["local_patterns"] = tuple(personal)
     return server_rounds(
-        task,
-        optimizer,
-        batch_size=batch_size,
-        local_patterns=tuple(personal),
-        name="FedPer",
-        **options,
+        task, optimizer, batch_size=batch_size, name="FedPer", **options
     )

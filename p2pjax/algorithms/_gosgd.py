@@ -1,8 +1,8 @@
 """GoSGD: now and then an agent sends its model and half of its weight.
 
 Blot et al. (2016), "Gossip training for deep learning",
-https://arxiv.org/abs/1611.09726, as Sajina (2025) runs it: an agent that sends, sends to
-all its receivers one after the other.
+https://arxiv.org/abs/1611.09726, as Sajina (2025) runs it: an agent that sends, sends
+to all its receivers one after the other.
 """
 
 from typing import NamedTuple, Unpack
@@ -80,8 +80,8 @@ def gosgd_protocol(
 
     Before each send it halves its weight and attaches the halved value; a receiver
     takes the weighted mean. All agents send the models they have after their step. The
-    weights (the protocol's state, `[N]`, 1 / N at first) sum to one, and so the weighted mean of all
-    models does not change.
+    weights (the protocol's state, `[N]`, 1 / N at first) sum to one, and so the
+    weighted mean of all models does not change.
 
     Args:
       probability: that an agent sends after a step.

@@ -77,9 +77,7 @@ def local_only(
         del inputs
         num_steps = steps_of(local_updates, data.train.size, batch_size)
         first = t * num_steps
-        variables, opt_state, loss = train(
-            key, first, num_steps, *state, data.train
-        )
+        variables, opt_state, loss = train(key, first, num_steps, *state, data.train)
         none = jnp.zeros(num_agents(data), jnp.float32)
         examples = examples_between(
             first, first + num_steps, data.train.size, batch_size

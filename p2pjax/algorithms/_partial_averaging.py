@@ -1,27 +1,27 @@
 """Partial averaging (Algorithms 1 and 2).
 
-Bouchra Pilet, Frey, Taiani (2021). Every agent trains on its own data; after every
-`average_every` mini-batches the agents that implement a partial model average the
-parameters it owns. Nothing shared is local training, everything shared is FedAvg or
-gossip of whole networks.
+Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentralized
+multi-task learning for neural networks", https://hal.science/hal-02373338.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
 
-from p2pjax.exchange import mixing
-from p2pjax.graphs.topology import Topology
-from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
-from p2pjax.partial.drift import squared_distance, updated
-from p2pjax.partial.sharing import SharingPlan, initial_variables
+from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
+from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.partial.averaging import Averaging, server
+from p2pjax.partial.schemes import Scheme
+from p2pjax.partial.sharing import compile_scheme, layout_of
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext
-from p2pjax.training.local_training import local_training
-from p2pjax.training.samplers import Sampler, num_drawn
+from p2pjax.training.learner import Learner
+from p2pjax.training.local_updates import LocalUpdates, steps
+from p2pjax.training.samplers import cyclic_window
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -29,135 +29,128 @@ from p2pjax.types import (
     Info,
     InputError,
     Key,
+    Layout,
+    Models,
     PyTree,
-    Variables,
+    Wiring,
     num_agents,
 )
 
-
-class PartialAveragingState(NamedTuple):
-    """All agents' networks and what their learners remember (never averaged)."""
-
-    variables: Variables  # leaves [N, ...]
-    opt_state: PyTree  # leaves [N, ...]
-    reference: PyTree = ()  # parameters after the last exchange, for dynamic averaging
+# (cells of every part of the network, number of agents) -> the partial models
+SchemeFn = Callable[[Layout, int], Scheme]
 
 
 def partial_averaging(
     task: Task,
-    learner: Learner,
-    sampler: Sampler,
-    sharing: SharingPlan,
-    averaging: Averaging,
+    optimizer: optax.GradientTransformation | Learner,
+    scheme: Scheme | SchemeFn,
     *,
-    average_every: int = 1,
-    drift: float | None = None,
+    batch_size: int,
+    wiring: Wiring | None = None,
+    averaging: Averaging | Callable[[int], Averaging] = server,
+    local_updates: LocalUpdates = steps(1),
+    drift_threshold: float | None = None,
     shared_init: bool = True,
-    rate: Array | None = None,
+    update_scale: Array | None = None,
+    channel: Channel = PERFECT,
+    score_before: bool = False,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """A round is one mini-batch of every agent and, if it is time, one averaging.
+    """Average partial models among those that share them (Bouchra Pilet et al. 2021).
+
+    https://hal.science/hal-02373338. A round is one mini-batch of each agent and, when
+    it is time, one averaging; agents take consecutive examples of their data. The
+    paper's mini-batch is a step per example: pass `per_sample(gradient_descent(task,
+    optimizer))` as the optimizer.
 
     Args:
-      task: what every agent learns.
-      learner: how; `per_sample(gradient_descent(...))` is the paper's.
-      sampler: which examples a mini-batch has.
-      sharing: the partial models.
-      averaging: how their members average.
-      average_every: mini-batches between two averagings.
-      drift: dynamic averaging (Kamp et al. 2018): when it is time, an agent asks for an
-        exchange only if the squared distance of its shared parameters from those it
-        had after its last exchange is larger than this. None: everybody, always.
+      task: what each agent learns, on a network whose cells are known: one of the
+        package's, or any with a `wiring`.
+      optimizer: of optax, or a `Learner`.
+      scheme: the partial models, such as `partial.level(0.8)`, a function of the
+        network's layout and the number of agents, or a `Scheme`.
+      batch_size: B.
+      wiring: which part's cells lie along which axis of which leaf of the parameters;
+        known for the package's networks.
+      averaging: how the members of a model average, or a function of the number of
+        agents that makes it: `partial.server`, `partial.random_pairs`, or
+        `partial.metropolis_gossip`.
+      local_updates: between two averagings, `steps(k)`.
+      drift_threshold: dynamic averaging, see `partial_rounds`.
       shared_init: whether all agents start from the same weights.
-      rate: `[N]` factors of the agents' updates.
+      update_scale: `[N]` factors of the agents' updates.
+      channel: what happens to messages on their way.
+      score_before: also score models before they are averaged.
       agent_loop: see `agent_loop.map_agents`.
-    """
-    if average_every < 1:
-        raise InputError(f"Need average_every of 1 or more, got {average_every}.")
-    if drift is not None and not 0 <= drift < float("inf"):
-        raise InputError(f"Need a drift of 0 or more, got {drift}.")
-    num_members = len(sharing.cells[0])
-    if averaging.num_agents != num_members:
-        raise InputError(
-            f"Need an averaging of the {num_members} agents of the scheme, got one of "
-            f"{averaging.num_agents}."
-        )
-    if rate is not None and np.shape(rate) != (num_members,):
-        raise InputError(
-            f"Need a rate for each of {num_members} agents, got {np.shape(rate)}."
-        )
-    train = local_training(learner, sampler, 1, agent_loop)
-    context = StepContext(None if rate is None else jnp.asarray(rate))
 
-    def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
-        size = num_agents(data)
-        if size != num_members:
-            raise InputError(
-                f"Need as many agents in the data as in the scheme, got {size} and "
-                f"{num_members}."
-            )
-        variables = initial_variables(key, task, sharing, shared_init)
-        reference = () if drift is None else jax.tree.map(jnp.copy, variables.params)
-        opt_state = jax.vmap(learner.init)(variables)
-        return PartialAveragingState(variables, opt_state, reference)
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.partial_averaging(
+      ...     task, optax.sgd(0.1), pj.partial.level(0.8), batch_size=32)
+    """
+    if local_updates.num_epochs:
+        raise InputError(
+            "Partial averaging counts mini-batches between averagings, got local "
+            "epochs: use steps(k), with k the mini-batches of an epoch."
+        )
+    wiring = task.wiring if wiring is None else wiring
+    if wiring is None:
+        raise InputError(
+            "Need to know the cells of the network for partial averaging: use one of "
+            "p2pjax.nn, or give the wiring, which part's cells lie along which axis of "
+            "which leaf."
+        )
+    known = wiring
+
+    @functools.cache
+    def method(size: int) -> Algorithm:
+        found = scheme
+        if not isinstance(found, Scheme):
+            found = found(layout_of(known, task), size)
+        average = averaging
+        if not isinstance(average, Averaging):
+            average = average(size)
+        return partial_rounds(
+            task,
+            optimizer,
+            cyclic_window(batch_size),
+            compile_scheme(found, known, task),
+            average,
+            average_every=local_updates.num_steps,
+            drift_threshold=drift_threshold,
+            shared_init=shared_init,
+            update_scale=update_scale,
+            channel=channel,
+            score_before=score_before,
+            agent_loop=agent_loop,
+        )
+
+    def init_fn(key: Key, data: FederatedData) -> PyTree:
+        return method(num_agents(data)).init(key, data)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> PyTree:
-        del data
-        inputs = averaging.plan(rng, num_rounds)
-        if isinstance(inputs, Topology):
-            warn_if_split(inputs, sharing.plan)
-        return inputs
+        return method(num_agents(data)).plan(rng, data, num_rounds)
 
     def round_fn(
-        key: Key,
-        t: Array,
-        inputs: PyTree,
-        state: PartialAveragingState,
-        data: FederatedData,
-    ) -> tuple[PartialAveragingState, Info]:
-        variables, opt_state, loss = train(
-            key, t, state.variables, state.opt_state, data.train, context
-        )
+        key: Key, t: Array, inputs: PyTree, state: PyTree, data: FederatedData
+    ) -> tuple[PyTree, Info]:
+        return method(num_agents(data)).round(key, t, inputs, state, data)
 
-        def average(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
-            used = inputs
-            if drift is not None:
-                drifted = squared_distance(params, reference, sharing.plan)
-                used = averaging.only(inputs, drifted > drift)
-            params = mixing.mix(
-                params, sharing.plan, lambda owner: averaging.combine(used, owner)
-            )
-            if drift is not None:
-                reference = updated(
-                    reference,
-                    params,
-                    sharing.plan,
-                    lambda owner: jnp.any(averaging.links(used, owner), axis=1),
-                )
-            return (
-                params,
-                reference,
-                *messages_and_payload(averaging, used, sharing.plan),
-            )
+    def models_fn(state: PartialAveragingState) -> Models:
+        size = jax.tree.leaves(state.variables.params)[0].shape[0]
+        return method(size).models(state)
 
-        def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
-            none = jnp.zeros(num_members, jnp.float32)
-            return params, reference, none, none
-
-        before = variables.params, state.reference
-        if average_every == 1:
-            params, reference, sent, payload = average(*before)
-        else:
-            is_time = (t + 1) % average_every == 0
-            params, reference, sent, payload = jax.lax.cond(
-                is_time, average, wait, *before
-            )
-        variables = variables._replace(params=params)
-        state = PartialAveragingState(variables, opt_state, reference)
-        examples = num_drawn(sampler, t, data.train.size)
-        # Every exchange goes both ways.
-        return state, Info(loss, sent, sent, payload, examples=examples)
-
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state.variables)
+    return Algorithm(
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        before_and_after(task, agent_loop),
+        "one mini-batch of each agent, and one averaging after "
+        f"{local_updates.described}",
+    )

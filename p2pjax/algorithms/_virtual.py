@@ -1,9 +1,10 @@
 """VIRTUAL: the agents' networks share a part, of which a server has a posterior.
 
 Corinzia, Buhmann (2019), "Variational federated multi-task learning",
-https://arxiv.org/abs/1906.06268. The posterior of the shared weights is a product with one factor per client. A client that is refined
-divides its factor out of the product (the rest is its cavity), learns the posterior of
-shared and private weights from its own data, and sends the new product.
+https://arxiv.org/abs/1906.06268. The posterior of the shared weights is a product with
+one factor per client. A client that is refined divides its factor out of the product
+(the rest is its cavity), learns the posterior of shared and private weights from its
+own data, and sends the new product.
 
 A factor is positive by construction: what a client learns is a mean, and a deviation
 relative to that of its cavity, below 1. So every cavity stays a density, and damping,

@@ -160,9 +160,11 @@ def asynchronous(
         size = _message_sizes(state.mailbox, starts, num_agents(data))
         sizes = jnp.asarray(data.train.size)
         num_steps = steps_of(local_updates, sizes, batch_size)
-        examples = local_updates.num_epochs * sizes
-        if not local_updates.num_epochs:
-            examples = num_steps * jnp.minimum(sizes, batch_size)
+        of_wake = (
+            local_updates.num_epochs * sizes
+            if local_updates.num_epochs
+            else num_steps * jnp.minimum(sizes, batch_size)
+        )
         info = Info(
             state.loss,
             sent,
@@ -170,7 +172,7 @@ def asynchronous(
             sent * size,
             time,
             links,
-            examples=trainings * examples.astype(trainings.dtype),
+            examples=trainings * of_wake.astype(trainings.dtype),
             steps=trainings * num_steps.astype(trainings.dtype),
         )
         return state, info
@@ -196,7 +198,9 @@ def _with_channel(timing: Timing, channel: Channel) -> Timing:
     """Losses and delays of both together."""
     kept = (1 - timing.loss_probability) * (1 - channel.loss_probability)
     return timing._replace(
-        loss_probability=1 - kept if channel.loss_probability else timing.loss_probability,
+        loss_probability=1 - kept
+        if channel.loss_probability
+        else timing.loss_probability,
         mean_delay=timing.mean_delay + channel.mean_delay,
     )
 

@@ -1,9 +1,9 @@
 """Hosts train, and a coordinator takes a sum of their models that need not be a mean.
 
 A. Ioste and M. Finger, "Establishing the parameters of a decentralized neural machine
-learning model": the parameters are combined by `sum_h alpha_h w_h` and returned, and the
-hosts train again from there. With factors close to 1 that is the sum of the models: H
-times their mean.
+learning model": the parameters are combined by `sum_h alpha_h w_h` and returned, and
+the hosts train again from there. With factors close to 1 that is the sum of the models:
+H times their mean.
 """
 
 from typing import NamedTuple
@@ -82,7 +82,9 @@ def combined_rounds(
 
     def init_fn(key: Key, data: FederatedData) -> CombinationState:
         variables = identical_models(key, task, num_agents(data))
-        best = () if stop is None else jax.tree.map(jnp.copy, _first_row(variables.params))
+        best = (
+            () if stop is None else jax.tree.map(jnp.copy, _first_row(variables.params))
+        )
         worst = jnp.full((), jnp.inf, jnp.float32)
         return CombinationState(variables, best, worst, jnp.zeros((), jnp.int32))
 
@@ -112,14 +114,17 @@ def combined_rounds(
         messages = active.astype(jnp.float32)
         sizes = jnp.asarray(data.train.size)
         num_steps = epochs * steps_per_epoch(sizes, training.batch_size)
-        work = {
-            "epochs": epochs,
-            "examples": (epochs * sizes).astype(jnp.float32),
-            "steps": num_steps.astype(jnp.float32),
-        }
+        none = jnp.zeros_like(messages)
+        info = Info(
+            loss,
+            none,
+            none,
+            none,
+            examples=(epochs * sizes).astype(jnp.float32),
+            epochs=epochs,
+            steps=num_steps.astype(jnp.float32),
+        )
         if factors is None:
-            none = jnp.zeros_like(messages)
-            info = Info(loss, none, none, none, **work)
             return state._replace(variables=variables), info
         only_params = variables._replace(stats={})
         plan = sharing_plan(only_params, shared.FULL)
@@ -130,14 +135,12 @@ def combined_rounds(
             message, message, lambda _: mixing.by_factors(alpha), None
         )["params"]
         payload = messages * message_size(plan)
-        info = Info(
-            loss,
-            messages,
-            messages,
-            payload,
+        info = info._replace(
+            sent=messages,
+            received=messages,
+            payload=payload,
             delivered=payload,
             served=messages,
-            **work,
         )
         combined = _where(is_on, combined, state.variables.params)
         state = state._replace(variables=variables._replace(params=combined))

@@ -48,7 +48,11 @@ class FedCurvState(NamedTuple):
 
 
 def penalty_of_others(
-    penalty_weight: float, sent: PyTree, curvature: PyTree, plan: MixPlan, others: Combine
+    penalty_weight: float,
+    sent: PyTree,
+    curvature: PyTree,
+    plan: MixPlan,
+    others: Combine,
 ) -> Penalty:
     """What every agent's loss gains, of what the others sent; none in local leaves.
 
@@ -168,9 +172,7 @@ def mix_models(state: FedCurvState, exchange: Exchange, route: Route) -> FedCurv
     """The state after models were averaged along a route."""
     message = shared.shared_leaves(state.variables)
     mixed = exchange.combine(message, message, route, None)
-    return state._replace(
-        variables=shared.with_shared_leaves(state.variables, mixed)
-    )
+    return state._replace(variables=shared.with_shared_leaves(state.variables, mixed))
 
 
 def initial_state(

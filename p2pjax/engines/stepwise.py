@@ -172,7 +172,11 @@ def gossip(
         return GossipInputs(first, num_exchanges, prepared)
 
     def round_fn(
-        key: Key, t: Array, inputs: GossipInputs, state: GossipState, data: FederatedData
+        key: Key,
+        t: Array,
+        inputs: GossipInputs,
+        state: GossipState,
+        data: FederatedData,
     ) -> tuple[GossipState, Info]:
         train = _make_train(
             learner, protocol, local_updates, batch_size, agent_loop, train_fn, data
@@ -256,8 +260,9 @@ def gossip(
         round_is=(
             f"{local_updates.described} of each agent and one exchange"
             if local_updates.num_epochs
-            else "a network epoch: until all agents together have seen as many examples "
-            f"as there are, with an exchange after {local_updates.described} of each"
+            else "a network epoch: until all agents together have seen as many "
+            "examples as there are, with an exchange after "
+            f"{local_updates.described} of each"
         ),
         agent_loop=agent_loop,
     )

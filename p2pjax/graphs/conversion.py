@@ -26,7 +26,6 @@ from p2pjax.graphs.topology import (
 )
 from p2pjax.types import InputError, Peers
 
-
 GraphLike = Any  # all that `as_graph` takes
 
 

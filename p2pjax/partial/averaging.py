@@ -1,8 +1,9 @@
 """How the agents of one partial model average: exactly, by gossip or in pairs.
 
 A realisation draws its graphs on the host (`plan`) and mixes one owner class at a time
-on the device (`combine`); `links` says who exchanged messages, and `only` leaves out
-the exchanges that nobody asked for (dynamic averaging, Kamp et al. 2018).
+on the device (`combine`); `links` says who exchanged messages, and
+`restrict_to_requests` leaves out the exchanges that no agent asked for (dynamic
+averaging, Kamp et al. 2018, https://arxiv.org/abs/1807.03210).
 """
 
 import warnings
@@ -13,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange import mixing
+from p2pjax.exchange.channel import lost_to_self
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.graphs import analysis, mixing_matrices, topology
+from p2pjax.graphs import analysis, mixing_matrices, schedule, topology
+from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Topology
-from p2pjax.types import LOCAL, Array, InputError, PyTree
+from p2pjax.types import LOCAL, Array, InputError, Peers, PyTree
 
 
 class Averaging(NamedTuple):
@@ -24,10 +27,11 @@ class Averaging(NamedTuple):
 
     num_agents: int
     plan: Callable[[np.random.Generator, int], PyTree]  # rounds -> inputs [R, ...]
-    combine: Callable[[PyTree, np.ndarray], mixing.Combine]  # (inputs, owner [N])
+    # (inputs, owner [N], what arrives of the links [N, D] or None for all of it)
+    combine: Callable[[PyTree, np.ndarray, Array | None], mixing.Combine]
     links: Callable[[PyTree, np.ndarray], Array]  # (inputs, owner) -> bool [N, D]
     # (inputs, who asks for an exchange [N]) -> inputs with these exchanges only
-    only: Callable[[PyTree, Array], PyTree]
+    restrict_to_requests: Callable[[PyTree, Array], PyTree]
 
 
 def server(num_agents: int, weight: Array | None = None) -> Averaging:
@@ -41,8 +45,15 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
         del rng, num_rounds
         return ()  # nothing to draw, and nobody has to ask
 
-    def combine_fn(asking: Array | tuple[()], owner: np.ndarray) -> mixing.Combine:
+    def combine_fn(
+        asking: Array | tuple[()], owner: np.ndarray, arrived: Array | None = None
+    ) -> mixing.Combine:
         mean = mixing.by_group_mean(owner, weight)
+        if arrived is not None:  # those whose message is lost keep what they have
+            is_in = arrived[:, 0]
+            counts = jnp.ones(num_agents) if weight is None else jnp.asarray(weight)
+            present = mixing.by_group_mean(owner, jnp.where(is_in, counts, 0))
+            mean = mixing.where_agents(is_in, present)
         if isinstance(asking, tuple):
             return mean
         return mixing.where_agents(mixing.group_has(asking, owner), mean)
@@ -60,7 +71,7 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
 
 def metropolis_gossip(
     num_agents: int,
-    graph: Topology | Callable[[np.random.Generator], Topology],
+    graph: GraphLike,
     *,
     rewire_every: int | None = None,
     weight: Array | None = None,
@@ -69,30 +80,27 @@ def metropolis_gossip(
 
     Args:
       num_agents: nodes of the graph.
-      graph: undirected graph, or a function that draws one.
+      graph: undirected, see `graphs.as_graph`.
       rewire_every: rounds after which a new graph is drawn; None keeps the first.
       weight: `[N]`, what each agent counts in the mean.
     """
-    if rewire_every is not None and (rewire_every < 1 or not callable(graph)):
-        raise InputError(
-            f"Need rewire_every of 1 or more and a function that draws graphs, got "
-            f"{rewire_every} and {type(graph).__name__}."
-        )
+    graphs = as_topology(graph)
+    schedule.check_rewiring(graphs, rewire_every)
     weight = _checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> Topology:
-        num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
-        graphs = [graph(rng) if callable(graph) else graph for _ in range(num_graphs)]
-        for one in graphs:
-            _check_graph(one, num_agents)
-        drawn = topology.stack(graphs)
-        of_round = np.arange(num_rounds) // (rewire_every or max(num_rounds, 1))
+        drawn, of_round = schedule.graphs_of_rounds(
+            rng, graphs, rewire_every, num_agents, num_rounds
+        )
+        for one in topology.unstack(drawn):
+            _check_undirected(one)
         return Topology(drawn.neighbor[of_round], drawn.mask[of_round])
 
-    def combine_fn(inputs: Topology, owner: np.ndarray) -> mixing.Combine:
-        return mixing.fastest_combine(
-            mixing_matrices.metropolis(inputs, owner, weight), owner
-        )
+    def combine_fn(
+        inputs: Topology, owner: np.ndarray, arrived: Array | None = None
+    ) -> mixing.Combine:
+        peers = mixing_matrices.metropolis(inputs, owner, weight)
+        return mixing.fastest_combine(_without_lost(peers, arrived), owner)
 
     return Averaging(
         num_agents, plan_fn, combine_fn, mixing_matrices.same_owner, _asked_links
@@ -112,8 +120,11 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:
         return topology.random_matchings(num_agents, num_rounds, seed=rng)
 
-    def combine_fn(inputs: Array, owner: np.ndarray) -> mixing.Combine:
-        return mixing.by_peers(mixing_matrices.pairwise_weights(inputs, owner, weight))
+    def combine_fn(
+        inputs: Array, owner: np.ndarray, arrived: Array | None = None
+    ) -> mixing.Combine:
+        peers = mixing_matrices.pairwise_weights(inputs, owner, weight)
+        return mixing.by_peers(_without_lost(peers, arrived))
 
     def links_fn(inputs: Array, owner: np.ndarray) -> Array:
         return mixing_matrices.same_owner(mixing_matrices.matching_graph(inputs), owner)
@@ -123,6 +134,14 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
         return jnp.where(asking | asking[partner], partner, own)
 
     return Averaging(num_agents, plan_fn, combine_fn, links_fn, only_fn)
+
+
+def _without_lost(peers: Peers, arrived: Array | None) -> Peers:
+    """What lost messages would have counted is counted for the agent's own model."""
+    if arrived is None:
+        return peers
+    own = jnp.ones((arrived.shape[0], 1), bool)
+    return lost_to_self(peers, jnp.concatenate([own, arrived], axis=1))
 
 
 def messages_and_payload(
@@ -165,11 +184,7 @@ def warn_if_split(graphs: Topology, plan: MixPlan) -> int:
     return sum(split) - len(split)
 
 
-def _check_graph(graph: Topology, num_agents: int) -> None:
-    if len(graph.mask) != num_agents:
-        raise InputError(
-            f"Need a graph of {num_agents} agents, got one of {len(graph.mask)}."
-        )
+def _check_undirected(graph: Topology) -> None:
     receivers = np.nonzero(graph.mask)[0]
     senders = np.asarray(graph.neighbor)[graph.mask]
     edges = np.stack([receivers, senders])

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.partial import ownership, placement
 from p2pjax.partial.schemes import Scheme
+from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task
-from p2pjax.types import Cells, Key, Variables, Wiring
+from p2pjax.types import Cells, Key, Layout, Variables, Wiring
 
 
 class SharingPlan(NamedTuple):
@@ -33,6 +34,22 @@ def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
     return SharingPlan(
         cells, order, wiring, ownership.mix_plan(scheme, cells, wiring, shapes)
     )
+
+
+def layout_of(wiring: Wiring, task: Task) -> Layout:
+    """Cells of every part of a task's network, the input first.
+
+    Args:
+      wiring: which part's cells lie along which axis of which leaf.
+      task: whose network it is.
+    """
+    sizes: dict[int, int] = {}
+    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    for path, leaf in leaves_with_paths(shapes):
+        for part, length in zip(wiring.get(path, ()), leaf.shape, strict=False):
+            if part is not None:
+                sizes[part] = length
+    return tuple(sizes[part] for part in range(len(sizes)))
 
 
 def initial_variables(

@@ -33,7 +33,7 @@ def dac(
     *,
     num_peers: int = 3,
     sharpness: float = 30.0,
-    rising: bool = False,
+    anneal: bool = False,
     similarity: Similarity | None = None,
 ) -> Selection:
     """Decentralized adaptive clustering.
@@ -42,7 +42,7 @@ def dac(
       num_peers: models to fetch and average with.
       sharpness: how much likelier similar peers are: the factor of similarities in a
         softmax.
-      rising: whether it begins at 1 and rises to its value in about twenty rounds.
+      anneal: whether it begins at 1 and rises to its value in about twenty rounds.
       similarity: from 0; `similarity.inverse_loss()` if None, or `agreement()`.
     """
     if num_peers < 1 or sharpness < 0:
@@ -61,7 +61,7 @@ def dac(
         key: Key, t: Array, state: DACState, view: PeerView
     ) -> tuple[Peers, Fetched, DACState]:
         key_draw, key_admit = jax.random.split(key)
-        factor = annealed_sharpness(sharpness, t) if rising else jnp.float32(sharpness)
+        factor = annealed_sharpness(sharpness, t) if anneal else jnp.float32(sharpness)
         logits = factor * tables.lookup(state.similarity, view.permitted)
         likely = tables.where(is_likely(logits, view.permitted), view.permitted)
         wanted = tables.sample(key_draw, likely, num_peers, logits)
@@ -80,7 +80,7 @@ def dac(
 
 
 def annealed_sharpness(sharpness: float, t: Array) -> Array:
-    """The rising sharpness in round t, counted from 0."""
+    """The anneal sharpness in round t, counted from 0."""
     rounds = t.astype(jnp.float32)
     return 2 * sharpness / (1 + jnp.exp(-0.2 * rounds)) - sharpness + 1
 

@@ -9,19 +9,44 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.evaluation.test_sets import Evaluate
 from p2pjax.sharding import constrain_sharding, on_host, place, placed
-from p2pjax.types import Algorithm, Array, FederatedData, Info, InputError, Key, PyTree
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    Evaluate,
+    FederatedData,
+    Info,
+    InputError,
+    Key,
+    PyTree,
+)
+
+BYTES_PER_PARAMETER = 4  # float32 on the wire
 
 
 class Start(NamedTuple):
-    """A run that is ready to start; of S runs side by side every leaf is `[S, ...]`."""
+    """A run that is ready to start; of S runs side by side leaves are `[S, ...]`."""
 
     key: Key
-    data: FederatedData
+    data: FederatedData  # of several runs [S, ...], or the same for all
     inputs: PyTree  # what the host has drawn, leaves [R, ...]
+    has_one_data: bool = False  # whether S runs have the same data
+
+
+class Used(NamedTuple):
+    """What a run has used so far, all agents together; `[S]` of S runs side by side.
+
+    Whole numbers are int64, times float64, both on the host.
+    """
+
+    steps: np.ndarray  # mini-batch steps
+    examples: np.ndarray  # that were learned from, repeated ones included
+    messages: np.ndarray  # sent by agents and servers, lost ones included
+    bytes: np.ndarray  # of these messages, 4 per parameter
+    time: np.ndarray  # simulated; not a number for methods without a clock
 
 
 class Snapshot(NamedTuple):
@@ -34,34 +59,83 @@ class Snapshot(NamedTuple):
     state: PyTree  # valid until the next snapshot is asked for: it is donated
     metrics: dict[str, np.ndarray]
     info: Info  # of every round since the last snapshot, leaves [rounds, N]
+    used: Used  # since the start
 
 
 def simulate(
     key: Key,
-    algorithm: Algorithm,
+    method: Algorithm,
     data: FederatedData,
     num_rounds: int,
     *,
-    eval_every: int,
-    evaluate: Evaluate,
+    eval_every: int = 1,
+    evaluate: Evaluate | None = None,
 ) -> Iterator[Snapshot]:
-    """Runs an algorithm and yields after every evaluation.
+    """Runs a method and yields after every evaluation.
 
     The rounds between two evaluations are one compiled scan with donated state. Calls
-    with the same `algorithm` and `evaluate` objects and the same shapes share their
+    with the same `method` and `evaluate` objects and the same shapes share their
     compiled program. Keys of a round depend on `key` and the round's number only, so
     `eval_every` changes nothing but what is reported.
+
+    Args:
+      key: of the run, `jax.random.key(0)`; or keys `[S]` of S runs with the same data,
+        side by side in one program. Where the host draws inputs of different shapes
+        for them, they run one after the other.
+      method: any method of the package, or an `Algorithm` of one's own.
+      data: of all agents.
+      num_rounds: how many rounds; `method.round_is` says what that is.
+      eval_every: rounds between two evaluations.
+      evaluate: what to measure; `method.evaluate` if not given.
+
+    Yields:
+      A `Snapshot` after every `eval_every` rounds and after the last.
+
+    Example:
+      >>> import jax, optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> method = pj.dpsgd(task, optax.sgd(0.1), pj.graphs.ring(4), batch_size=32)
+      >>> for now in pj.simulate(jax.random.key(0), method, data, num_rounds=2):
+      ...     print(now.num_rounds, now.metrics["accuracy"].shape, now.used.messages)
+      1 (4,) 96
+      2 (4,) 184
     """
-    start = prepare(key, algorithm, data, num_rounds)
-    return snapshots(
-        start, algorithm, num_rounds, eval_every=eval_every, evaluate=evaluate
-    )
+    evaluate = method.evaluate if evaluate is None else evaluate
+    if key.ndim == 0:
+        start = prepare(key, method, data, num_rounds)
+        return snapshots(
+            start, method, num_rounds, eval_every=eval_every, evaluate=evaluate
+        )
+    if key.ndim > 1 or not key.shape[0]:
+        raise InputError(
+            f"Need one key, or keys [S] of several runs, got a shape of {key.shape}."
+        )
+    starts = [prepare(one, method, data, num_rounds) for one in key]
+    together = _with_one_data(starts)
+    if together is not None:
+        return snapshots(
+            together, method, num_rounds, eval_every=eval_every, evaluate=evaluate
+        )
+    runs = [
+        snapshots(start, method, num_rounds, eval_every=eval_every, evaluate=evaluate)
+        for start in starts
+    ]
+    return map(_stacked, zip(*runs, strict=True))
 
 
 def prepare(
     key: Key, algorithm: Algorithm, data: FederatedData, num_rounds: int
 ) -> Start:
-    """Draws what the host has to draw for a run."""
+    """Draws what the host has to draw for a run.
+
+    Args:
+      key: of the run.
+      algorithm: the method.
+      data: of all agents.
+      num_rounds: R.
+    """
     if num_rounds < 1:
         raise InputError(f"Need at least one round, got {num_rounds}.")
     _, key_plan, _ = jax.random.split(key, 3)
@@ -74,9 +148,36 @@ def side_by_side(starts: Sequence[Start]) -> Start | None:
     first, *others = (_shapes((start.data, start.inputs)) for start in starts)
     if any(other != first for other in others):
         return None
-    key = jax.numpy.stack([start.key for start in starts])
+    key = jnp.stack([start.key for start in starts])
     tables = [(start.data, start.inputs) for start in starts]
     return Start(key, *jax.tree.map(lambda *leaves: np.stack(leaves), *tables))
+
+
+def _with_one_data(starts: Sequence[Start]) -> Start | None:
+    """Runs on the same data as one program; None where their inputs' shapes differ."""
+    first, *others = (_shapes(start.inputs) for start in starts)
+    if any(other != first for other in others):
+        return None
+    key = jnp.stack([start.key for start in starts])
+    inputs = jax.tree.map(
+        lambda *leaves: np.stack(leaves), *[start.inputs for start in starts]
+    )
+    return Start(key, starts[0].data, inputs, has_one_data=True)
+
+
+def _stacked(runs: Sequence[Snapshot]) -> Snapshot:
+    """Snapshots of single runs as one of S runs."""
+
+    def stack(*leaves: np.ndarray) -> np.ndarray | None:
+        same = len({np.shape(leaf) for leaf in leaves}) == 1
+        return np.stack(leaves) if same else None  # tables of different widths
+
+    metrics, info, used = (
+        jax.tree.map(stack, *(getattr(run, field) for run in runs))
+        for field in ("metrics", "info", "used")
+    )
+    state = tuple(run.state for run in runs)
+    return Snapshot(runs[0].num_rounds, state, metrics, info, used)
 
 
 def _shapes(tree: PyTree) -> list:
@@ -92,19 +193,33 @@ def snapshots(
     evaluate: Evaluate,
     first_round: int = 0,
     state: PyTree | None = None,
+    used: Used | None = None,
 ) -> Iterator[Snapshot]:
     """`simulate`, for runs that are prepared: one, or several side by side.
 
     A run that goes on from the `state` it had before `first_round` ends as if it had
     never stopped.
+
+    Args:
+      start: what `prepare` or `side_by_side` returned.
+      algorithm: the method.
+      num_rounds: how many rounds, those before `first_round` included.
+      eval_every: rounds between two evaluations.
+      evaluate: what to measure.
+      first_round: with which to go on.
+      state: from which to go on; None starts anew.
+      used: what the run had used by then.
     """
     if eval_every < 1:
         raise InputError(f"Need eval_every of 1 or more, got {eval_every}.")
-    start = start._replace(data=place(start.data, start.key.ndim))
+    axis = 0 if start.has_one_data else start.key.ndim
+    start = start._replace(data=place(start.data, axis))
     if state is None:
-        state = initial_state(start.key, algorithm, start.data)
+        state = initial_state(start.key, algorithm, start.data, start.has_one_data)
+    if used is None:
+        used = nothing_used(start.key.shape)
     return _snapshots(
-        start, algorithm, num_rounds, eval_every, evaluate, first_round, state
+        start, algorithm, num_rounds, eval_every, evaluate, first_round, state, used
     )
 
 
@@ -116,6 +231,7 @@ def _snapshots(
     evaluate: Evaluate,
     first_round: int,
     state: PyTree,
+    used: Used,
 ) -> Iterator[Snapshot]:
     key_rounds = _split(start.key)[1]
     for first in range(first_round, num_rounds, eval_every):
@@ -127,19 +243,58 @@ def _snapshots(
             start.data,
             algorithm,
             evaluate,
+            start.has_one_data,
         )
-        yield Snapshot(last, state, *on_host((metrics, info)))
+        metrics, info = on_host((metrics, info))
+        used = _added(used, info)
+        yield Snapshot(last, state, metrics, info, used)
 
 
-def initial_state(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
-    """The state in which `simulate` starts."""
-    data = place(data, key.ndim)
-    return place(_init(_split(key)[0], data, algorithm), key.ndim)
+def nothing_used(shape: tuple[int, ...] = ()) -> Used:
+    """At the start of a run, or of runs `[S]`."""
+    zero = np.zeros(shape, np.int64)
+    return Used(zero, zero, zero, zero, np.full(shape, np.nan))
+
+
+def _added(used: Used, info: Info) -> Used:
+    """With what the rounds `[..., rounds, N]` since the last snapshot have used."""
+
+    def total(values: Array | None) -> np.ndarray:
+        if values is None:
+            return np.zeros(np.shape(used.steps), np.int64)
+        return np.rint(np.asarray(values, np.float64).sum((-2, -1))).astype(np.int64)
+
+    time = used.time if info.time is None else np.asarray(info.time, float)[..., -1]
+    numbers = total(info.payload) + total(info.delivered)
+    return Used(
+        used.steps + total(info.steps),
+        used.examples + total(info.examples),
+        used.messages + total(info.sent) + total(info.served),
+        used.bytes + BYTES_PER_PARAMETER * numbers,
+        time,
+    )
+
+
+def initial_state(
+    key: Key, algorithm: Algorithm, data: FederatedData, has_one_data: bool = False
+) -> PyTree:
+    """The state in which `simulate` starts.
+
+    Args:
+      key: of the run, or keys `[S]`.
+      algorithm: the method.
+      data: of the run; of several runs `[S, ...]`.
+      has_one_data: whether several runs have the same data.
+    """
+    data = place(data, 0 if has_one_data else key.ndim)
+    return place(_init(_split(key)[0], data, algorithm, has_one_data), key.ndim)
 
 
 def initial_shapes(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
     """Shapes and dtypes of `initial_state`; nothing is computed."""
-    return jax.eval_shape(partial(_init, algorithm=algorithm), key, data)
+    return jax.eval_shape(
+        partial(_init, algorithm=algorithm, has_one_data=False), key, data
+    )
 
 
 def compiled(
@@ -155,6 +310,7 @@ def compiled(
         placed(start.data, axis),
         algorithm,
         evaluate,
+        start.has_one_data,
     ).compile()
 
 
@@ -172,13 +328,21 @@ def _chunk(start: Start, first: int, last: int) -> tuple[np.ndarray, PyTree]:
     return numbers, jax.tree.map(lambda leaf: leaf[at], start.inputs)
 
 
-@partial(jax.jit, static_argnames=("algorithm",))
-def _init(key: Key, data: FederatedData, algorithm: Algorithm) -> PyTree:
-    init = jax.vmap(algorithm.init) if key.ndim else algorithm.init
+@partial(jax.jit, static_argnames=("algorithm", "has_one_data"))
+def _init(
+    key: Key, data: FederatedData, algorithm: Algorithm, has_one_data: bool
+) -> PyTree:
+    init = algorithm.init
+    if key.ndim:
+        init = jax.vmap(init, in_axes=(0, None if has_one_data else 0))
     return constrain_sharding(init(key, data), key.ndim)
 
 
-@partial(jax.jit, static_argnames=("algorithm", "evaluate"), donate_argnames=("state",))
+@partial(
+    jax.jit,
+    static_argnames=("algorithm", "evaluate", "has_one_data"),
+    donate_argnames=("state",),
+)
 def _advance(
     key: Key,
     rounds: Array,
@@ -187,6 +351,7 @@ def _advance(
     data: FederatedData,
     algorithm: Algorithm,
     evaluate: Evaluate,
+    has_one_data: bool,
 ) -> tuple[PyTree, Info, dict[str, Array]]:
     def one_run(
         key: Key, inputs: PyTree, state: PyTree, data: FederatedData
@@ -199,4 +364,6 @@ def _advance(
         return state, info, evaluate(algorithm.models(state), data)
 
     # Numbers of rounds stay outside the batch: a batched `cond` runs both branches.
-    return (jax.vmap(one_run) if key.ndim else one_run)(key, inputs, state, data)
+    if key.ndim:
+        one_run = jax.vmap(one_run, in_axes=(0, 0, 0, None if has_one_data else 0))
+    return one_run(key, inputs, state, data)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from p2pjax.nn.wirings import wiring_of
 from p2pjax.tasks._examples import fit_to_inputs, inputs_of, real_labels
 from p2pjax.tasks._network_check import check_network
 from p2pjax.tasks.losses import (
@@ -110,7 +111,15 @@ def classification(
 
     check = cache(partial(check_network, made, x_shape, inputs.highest))
     init_fn = checked_init(made.init, check)
-    return Task(init_fn, loss_fn, evaluate_fn, made.norm, check, predict_fn)
+    return Task(
+        init_fn,
+        loss_fn,
+        evaluate_fn,
+        made.norm,
+        check,
+        predict_fn,
+        wiring_of(network),
+    )
 
 
 def _convolves(params: PyTree) -> bool:

@@ -10,7 +10,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+from p2pjax.types import (
+    Array,
+    Batch,
+    InputError,
+    Key,
+    PyTree,
+    Ratio,
+    Variables,
+    Wiring,
+)
 
 
 def _nothing_to_check() -> None:
@@ -29,6 +38,8 @@ class Task(NamedTuple):
         a word; outside of any trace, and a second call is free.
       predict: (variables, batch) -> class probabilities `[B, k]`; None if there are no
         classes.
+      wiring: which part's cells lie along which axis of which leaf of the parameters,
+        for partial averaging; None if it is not known.
     """
 
     init: Callable[[Key], Variables]
@@ -37,6 +48,7 @@ class Task(NamedTuple):
     norm: frozenset[str] = frozenset()
     check: Callable[[], None] = _nothing_to_check
     predict: Callable[[Variables, Batch], Array] | None = None
+    wiring: Wiring | None = None
 
 
 def checked_init(

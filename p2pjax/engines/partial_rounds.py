@@ -1,0 +1,264 @@
+"""Partial averaging: agents average the parts of their networks that they share.
+
+Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentralized
+multi-task learning for neural networks", https://hal.science/hal-02373338, Algorithms 1
+and 2. Each agent trains on its own data; after every few mini-batches the agents that
+implement a partial model average the parameters it owns. Nothing shared is local
+training, everything shared is FedAvg or gossip of whole networks.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from p2pjax.engines.assembly import assemble
+from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.graphs.topology import Topology
+from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
+from p2pjax.partial.drift import squared_distance, updated
+from p2pjax.partial.sharing import SharingPlan, initial_variables
+from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import AUTO
+from p2pjax.training.learner import Learner, StepContext, as_learner
+from p2pjax.training.local_training import local_training
+from p2pjax.training.samplers import Sampler, num_drawn
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    FederatedData,
+    Info,
+    InputError,
+    Key,
+    Models,
+    PyTree,
+    Variables,
+    num_agents,
+)
+
+
+class Pending(NamedTuple):
+    """An averaging still to come, where models are scored before and after it."""
+
+    key: Key
+    t: Array  # [] round
+    inputs: PyTree
+    is_waiting: Array  # [] bool
+
+
+class PartialAveragingState(NamedTuple):
+    """All agents' networks and what their learners remember (never averaged)."""
+
+    variables: Variables  # leaves [N, ...]
+    opt_state: PyTree  # leaves [N, ...]
+    reference: PyTree = ()  # parameters after the last exchange, for dynamic averaging
+    pending: Pending | tuple[()] = ()
+
+
+def partial_rounds(
+    task: Task,
+    optimizer: Learner | optax.GradientTransformation,
+    sampler: Sampler,
+    sharing: SharingPlan,
+    averaging: Averaging,
+    *,
+    average_every: int = 1,
+    drift_threshold: float | None = None,
+    shared_init: bool = True,
+    update_scale: Array | None = None,
+    channel: Channel = PERFECT,
+    score_before: bool = False,
+    agent_loop: int = AUTO,
+) -> Algorithm:
+    """A round is one mini-batch of each agent and, if it is time, one averaging.
+
+    Args:
+      task: what each agent learns.
+      optimizer: of optax, or a `Learner`; `per_sample(gradient_descent(...))` is the
+        paper's.
+      sampler: which examples a mini-batch has.
+      sharing: the partial models.
+      averaging: how their members average.
+      average_every: mini-batches between two averagings.
+      drift_threshold: dynamic averaging (Kamp et al. 2018,
+        https://arxiv.org/abs/1807.03210): when it is time, an agent asks for an
+        exchange only if the squared distance of its shared parameters from those it
+        had after its last exchange is larger than this. None: all agents, always.
+      shared_init: whether all agents start from the same weights.
+      update_scale: `[N]` factors of the agents' updates.
+      channel: what happens to messages on their way.
+      score_before: also score models before they are averaged.
+      agent_loop: see `agent_loop.map_agents`.
+    """
+    check_channel(channel, "Partial averaging")
+    if average_every < 1:
+        raise InputError(f"Need average_every of 1 or more, got {average_every}.")
+    if drift_threshold is not None and not 0 <= drift_threshold < float("inf"):
+        raise InputError(f"Need a drift_threshold of 0 or more, got {drift_threshold}.")
+    num_members = len(sharing.cells[0])
+    if averaging.num_agents != num_members:
+        raise InputError(
+            f"Need an averaging of the {num_members} agents of the scheme, got one of "
+            f"{averaging.num_agents}."
+        )
+    if update_scale is not None and np.shape(update_scale) != (num_members,):
+        raise InputError(
+            f"Need an update_scale for each of {num_members} agents, got "
+            f"{np.shape(update_scale)}."
+        )
+    learner = as_learner(task, optimizer)
+    train = local_training(learner, sampler, 1, agent_loop)
+    context = StepContext(None if update_scale is None else jnp.asarray(update_scale))
+    exchange = make_exchange(sharing.plan, channel)
+
+    def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
+        size = num_agents(data)
+        if size != num_members:
+            raise InputError(
+                f"Need as many agents in the data as in the scheme, got {size} and "
+                f"{num_members}."
+            )
+        variables = initial_variables(key, task, sharing, shared_init)
+        reference: PyTree = ()
+        if drift_threshold is not None:
+            reference = jax.tree.map(jnp.copy, variables.params)
+        opt_state = jax.vmap(learner.init)(variables)
+        pending: Pending | tuple[()] = ()
+        if score_before:
+            inputs = averaging.plan(np.random.default_rng(0), 1)  # for its shapes
+            inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], inputs)
+            pending = Pending(
+                jax.random.fold_in(key, 0), jnp.int32(0), inputs, jnp.zeros((), bool)
+            )
+        return PartialAveragingState(variables, opt_state, reference, pending)
+
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> PyTree:
+        del data
+        inputs = averaging.plan(rng, num_rounds)
+        if isinstance(inputs, Topology):
+            warn_if_split(inputs, sharing.plan)
+        return inputs
+
+    def requested(inputs: PyTree, params: PyTree, reference: PyTree) -> PyTree:
+        """The exchanges that take place."""
+        if drift_threshold is None:
+            return inputs
+        drifted = squared_distance(params, reference, sharing.plan)
+        return averaging.restrict_to_requests(inputs, drifted > drift_threshold)
+
+    def average(
+        key: Key, t: Array, inputs: PyTree, params: PyTree, reference: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        used = requested(inputs, params, reference)
+        arrived = None
+        if channel.loss_probability:
+            linked = _any_link(averaging, used, sharing)
+            arrived = exchange.arrive(jax.random.fold_in(key, 1), t, linked)
+        params = exchange.combine(
+            params,
+            params,
+            lambda owner: averaging.combine(used, owner, arrived),
+            arrived,
+        )
+        if drift_threshold is not None:
+            reference = updated(
+                reference,
+                params,
+                sharing.plan,
+                lambda owner: jnp.any(averaging.links(used, owner), axis=1),
+            )
+        return params, reference
+
+    def finished(state: PartialAveragingState) -> PartialAveragingState:
+        """The state after the averaging that was still to come, if there is one."""
+        if not isinstance(state.pending, Pending):
+            return state
+        key, t, inputs, is_waiting = state.pending
+        params, reference = jax.lax.cond(
+            is_waiting,
+            lambda *both: average(key, t, inputs, *both),
+            lambda *both: both,
+            state.variables.params,
+            state.reference,
+        )
+        variables = state.variables._replace(params=params)
+        return state._replace(variables=variables, reference=reference)
+
+    def round_fn(
+        key: Key,
+        t: Array,
+        inputs: PyTree,
+        state: PartialAveragingState,
+        data: FederatedData,
+    ) -> tuple[PartialAveragingState, Info]:
+        state = finished(state)
+        variables, opt_state, loss = train(
+            key, t, state.variables, state.opt_state, data.train, context
+        )
+        is_time = (t + 1) % average_every == 0
+
+        def act(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
+            used = requested(inputs, params, reference)
+            traffic = messages_and_payload(averaging, used, sharing.plan)
+            if not score_before:
+                params, reference = average(key, t, inputs, params, reference)
+            return params, reference, *traffic
+
+        def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
+            none = jnp.zeros(num_members, jnp.float32)
+            return params, reference, none, none
+
+        before = variables.params, state.reference
+        if average_every == 1:
+            params, reference, sent, payload = act(*before)
+        else:
+            params, reference, sent, payload = jax.lax.cond(is_time, act, wait, *before)
+        variables = variables._replace(params=params)
+        pending: Pending | tuple[()] = ()
+        if score_before:
+            pending = Pending(key, t, inputs, is_time)
+        state = PartialAveragingState(variables, opt_state, reference, pending)
+        info = Info(
+            loss,
+            sent,
+            sent,  # every exchange goes both ways
+            payload,
+            examples=num_drawn(sampler, t, data.train.size),
+            steps=jnp.ones(num_members, jnp.float32),
+        )
+        return state, info
+
+    def models_fn(state: PartialAveragingState) -> Models:
+        if not score_before:
+            return Models(state.variables, averaged=state.variables)
+        averaged = finished(state).variables
+        return Models(averaged, trained=state.variables, averaged=averaged)
+
+    return assemble(
+        task,
+        init_fn,
+        plan_fn,
+        round_fn,
+        models_fn,
+        round_is="one mini-batch of each agent"
+        + (
+            " and one averaging"
+            if average_every == 1
+            else f", and one averaging after every {average_every} of them"
+        ),
+        agent_loop=agent_loop,
+    )
+
+
+def _any_link(averaging: Averaging, inputs: PyTree, sharing: SharingPlan) -> Array:
+    """`[N, D]`: links over which at least one partial model is averaged."""
+    linked = [averaging.links(inputs, c.owner) for c in sharing.plan.classes]
+    total = linked[0]
+    for more in linked[1:]:
+        total = total | more
+    return total
