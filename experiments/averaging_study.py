@@ -19,7 +19,7 @@ from absl import flags
 from experiments import common, runner
 from experiments.averaging_schemes import level_layout, one_model
 from experiments.runner import Program
-from p2pjax.algorithms._partial_averaging import partial_averaging
+from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.evaluation.models import disagreement, parameter_norm
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.graphs import generators
@@ -33,7 +33,7 @@ from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.learner import Learner, gradient_descent, per_sample
-from p2pjax.types import Array, FederatedData, InputError, Layout, Variables, Wiring
+from p2pjax.types import Array, FederatedData, InputError, Layout, Models, Wiring
 
 LOSSES = {
     "squared_error": losses.squared_error,
@@ -178,23 +178,23 @@ def averaging_program(
     if _SHARED_INIT.value is not None:
         shared_init = _SHARED_INIT.value
     sharing = compile_scheme(case.scheme, wiring, task)
-    algorithm = partial_averaging(
+    algorithm = partial_rounds(
         task,
         learner,
         samplers.cyclic_window(case.batch_size or common.BATCH_SIZE.value),
         sharing,
         _averaging(len(case.scheme.networks)),
         average_every=_AVERAGE_EVERY.value,
-        drift=_DRIFT.value if case.drift is None else case.drift,
+        drift_threshold=_DRIFT.value if case.drift is None else case.drift,
         shared_init=shared_init,
         agent_loop=common.agent_loop(task),
     )
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
+    def evaluate(models: Models, world: FederatedData) -> dict[str, Array]:
         return dict(on_own_tests(models, world)) | {
-            "norm": parameter_norm(models.params),
-            "disagreement": disagreement(models.params, sharing.plan),
+            "norm": parameter_norm(models.reported.params),
+            "disagreement": disagreement(models.reported.params, sharing.plan),
         }
 
     return Program(algorithm, evaluate)

@@ -23,10 +23,10 @@ from matplotlib.figure import Figure
 
 from experiments import common, figures, jobs, run_folder, runner
 from experiments.runner import Program
-from p2pjax.algorithms._combination import GlobalStopping, combination
 from p2pjax.datasets import label_skew, partition
 from p2pjax.datasets.loaders import digits, hospital, mnist, npz
 from p2pjax.datasets.stacking import Examples, over_splits
+from p2pjax.engines.combining import GlobalStopping, combined_rounds
 from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation.models import non_finite, parameter_norm
 from p2pjax.evaluation.test_sets import on_test_sets
@@ -50,13 +50,14 @@ from p2pjax.training.early_stopping import (
     until_converged,
 )
 from p2pjax.training.learner import Learner, gradient_descent
+from p2pjax.training.local_updates import epochs
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
     InputError,
+    Models,
     Split,
-    Variables,
     num_agents,
 )
 
@@ -217,10 +218,10 @@ def build_program(scheme: str, task: Task) -> Program:
     learner = gradient_descent(task, optax.adam(common.learning_rate(1e-3)))
     on_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
+    def evaluate(models: Models, world: FederatedData) -> dict[str, Array]:
         return dict(on_tests(models, world)) | {
-            "norm": parameter_norm(models.params),
-            "non_finite": non_finite(models.params),
+            "norm": parameter_norm(models.reported.params),
+            "non_finite": non_finite(models.reported.params),
         }
 
     return Program(_algorithm(scheme, task, learner), evaluate)
@@ -233,10 +234,8 @@ def _algorithm(scheme: str, task: Task, learner: Learner) -> Algorithm:
         "agent_loop": agent_loop,
     }
     if scheme in ("fedavg_1", "fedavg_5"):
-        epochs = int(scheme[-1])
-        return server_rounds(
-            task, learner, num_clients=None, num_epochs=epochs, **options
-        )
+        updates = epochs(int(scheme[-1]))
+        return server_rounds(task, learner, local_updates=updates, **options)
     factors = factors_of(scheme)
     if factors is None and scheme not in ("local", "centralized"):
         raise InputError(
@@ -252,7 +251,7 @@ def _algorithm(scheme: str, task: Task, learner: Learner) -> Algorithm:
     stop = None
     if _STOP_AFTER.value is not None and factors is not None:
         stop = GlobalStopping(_STOP_AFTER.value)
-    return combination(task, local, factors, stop=stop, agent_loop=agent_loop)
+    return combined_rounds(task, local, factors, stop=stop, agent_loop=agent_loop)
 
 
 def make_jobs() -> list[runner.Job]:

@@ -37,12 +37,14 @@ from p2pjax.selection.sparse import sparse
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import gradient_descent
+from p2pjax.training.local_updates import epochs
 from p2pjax.types import (
     Algorithm,
     Array,
     Batch,
     FederatedData,
     InputError,
+    Models,
     Variables,
     num_agents,
 )
@@ -234,7 +236,7 @@ def _dac(by_probe: bool, subject: Subject, run: Run) -> Algorithm:
     chosen = dac(
         num_peers=_degree(),
         sharpness=_SHARPNESS.value,
-        rising=_RISING.value,
+        anneal=_RISING.value,
         similarity=agreement() if by_probe else None,
     )
     return _pulling(chosen, subject, run)
@@ -312,7 +314,7 @@ def found_groups(
         subject.task,
         learner,
         batch_size=common.BATCH_SIZE.value,
-        num_epochs=ALONE_EPOCHS,
+        local_updates=epochs(ALONE_EPOCHS),
         agent_loop=agent_loop,
     )
     key = jax.random.key(int(rng.integers(2**31)))
@@ -328,7 +330,7 @@ def found_groups(
     return aucccr.value_groups(rng, features, aucccr.root_of_size(limit))
 
 
-def _nothing(models: Variables, world: FederatedData) -> dict[str, Array]:
+def _nothing(models: Models, world: FederatedData) -> dict[str, Array]:
     del models, world
     return {}
 
@@ -396,7 +398,7 @@ def evaluation(task: Task) -> Evaluate:
     """Accuracy and loss of every agent on its own test set, and the worst tenth."""
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
+    def evaluate(models: Models, world: FederatedData) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         return values | {"worst_decile": worst_decile(values["accuracy"])}
 

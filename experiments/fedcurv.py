@@ -21,7 +21,8 @@ from experiments import common, figures, run_folder, runner
 from experiments.jobs import kept
 from experiments.runner import Program
 from p2pjax.algorithms._ditto import ditto
-from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors
+from p2pjax.algorithms._fedcurv import fedcurv
+from p2pjax.algorithms._fedcurv_neighbors import fedcurv_neighbors
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
@@ -39,7 +40,8 @@ from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.training import curvature
 from p2pjax.training.learner import Learner, gradient_descent
-from p2pjax.types import Algorithm, Array, FederatedData, InputError, Variables
+from p2pjax.training.local_updates import epochs
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -163,23 +165,25 @@ def make_algorithm(
     """A method by its name."""
     options: dict[str, Any] = {
         "batch_size": common.BATCH_SIZE.value,
-        "num_epochs": _NUM_EPOCHS.value,
+        "local_updates": epochs(_NUM_EPOCHS.value),
         "agent_loop": common.agent_loop(task),
     }
     served = options | {"num_clients": None}
-    bends = CURVATURES[_CURVATURE.value](task)
-    own: dict[str, Any] = {"before_averaging": _BEFORE_AVERAGING.value}
-    penalised = {"strength": strength, **served}
+    own: dict[str, Any] = {
+        "curvature": CURVATURES[_CURVATURE.value](task),
+        "report_trained": _BEFORE_AVERAGING.value,
+    }
+    penalised = {"penalty_weight": strength, **served}
     if method == "fedavg" and _BEFORE_AVERAGING.value:
-        return fedcurv(task, learner, bends, strength=0.0, **served, **own)
+        return fedcurv(task, learner, penalty_weight=0.0, **served, **own)
     if method == "fedavg":
         return server_rounds(task, learner, **served)
     if method == "fedcurv":
-        return fedcurv(task, learner, bends, **penalised, **own)
+        return fedcurv(task, learner, **penalised, **own)
     if method == "fedcurv_ring":
         ring = generators.ring(num_agents)
         return fedcurv_neighbors(
-            task, learner, bends, ring, strength=strength, **options, **own
+            task, learner, ring, penalty_weight=strength, **options, **own
         )
     if method == "fedprox":
         return fedprox(task, learner, **penalised)
@@ -231,8 +235,8 @@ def make_jobs() -> list[runner.Job]:
     num_agents = worlds(0).train.size.shape[0]
     on_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
-        norm = parameter_norm(models.params)
+    def evaluate(models: Models, world: FederatedData) -> dict[str, Array]:
+        norm = parameter_norm(models.reported.params)
         return dict(on_tests(models, world)) | {"norm": norm}
 
     programs = [

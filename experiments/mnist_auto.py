@@ -19,7 +19,7 @@ from p2pjax import sharding
 from p2pjax.partial import grouping, schemes
 from p2pjax.partial.schemes import Scheme
 from p2pjax.simulation._simulate import initial_state, simulate
-from p2pjax.types import Algorithm, Array, FederatedData, InputError, Variables
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
 
 
 def permuted_labels(setup: Setup, warm_ups: tuple[int, ...]) -> list[Case]:
@@ -80,7 +80,7 @@ def found_groups(
     """Groups `[N]` after `warm_up` mini-batches of local training."""
     key = runner.run_key(run)
     with jobs.devices_of(world):
-        start = algorithm.models(initial_state(key, algorithm, world)).params
+        start = algorithm.models(initial_state(key, algorithm, world)).reported.params
         (snapshot,) = simulate(
             key,
             algorithm,
@@ -89,12 +89,12 @@ def found_groups(
             eval_every=warm_up,
             evaluate=_nothing,
         )
-        trained = algorithm.models(snapshot.state).params
+        trained = algorithm.models(snapshot.state).reported.params
         start, trained = sharding.on_host((start, trained))
     return grouping.find_groups(grouping.update_similarity(start, trained))
 
 
-def _nothing(models: Variables, world: FederatedData) -> dict[str, Array]:
+def _nothing(models: Models, world: FederatedData) -> dict[str, Array]:
     del models, world
     return {}
 

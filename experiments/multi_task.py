@@ -37,10 +37,8 @@ from p2pjax.evaluation.test_sets import on_test_sets_of_groups
 from p2pjax.graphs import clusters, generators
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.nn.encoder import Encoder
-from p2pjax.tasks.task import Task
 from p2pjax.training import agent_loop
-from p2pjax.training.learner import Learner, gradient_descent, per_module_state
-from p2pjax.types import Array, FederatedData, InputError, Variables
+from p2pjax.types import Array, FederatedData, InputError, Models
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
 
@@ -178,13 +176,9 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
         tasks, sizes = tasks[:1], [sum(sizes)]
     groups = task_groups.groups(tasks, sizes)
 
-    def learner(task: Task) -> Learner:
-        adam = optax.adam(common.learning_rate(5e-4), eps=1e-7)  # Keras' epsilon
-        return gradient_descent(task, per_module_state(adam))
-
     algorithm = multi_task(
         groups,
-        learner,
+        optax.adam(common.learning_rate(5e-4), eps=1e-7),  # Keras' epsilon
         graph_of(case),
         batch_size=common.BATCH_SIZE.value,
         encoder_freeze=case.method == "mt_ef",
@@ -194,7 +188,7 @@ def build_program(case: Case, datasets: dict[str, Dataset], pieces: Pieces) -> P
         groups, [one.score for one in own[: len(groups)]], common.agent_loop()
     )
 
-    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
+    def evaluate(models: Models, world: FederatedData) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         for number, one in enumerate(own):
             agents = slice(number * size, (number + 1) * size)

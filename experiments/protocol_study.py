@@ -25,15 +25,15 @@ from p2pjax.evaluation import statistics
 from p2pjax.evaluation.models import consensus_distance, worst_decile
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import shared
+from p2pjax.exchange.channel import drop
 from p2pjax.graphs import analysis, generators, topology
 from p2pjax.graphs.topology import Graphs
 from p2pjax.nn.gru import NextWord
 from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Learner, gradient_descent, per_module_state
-from p2pjax.types import Algorithm, Array, FederatedData, InputError, Variables
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
 
-SHARING = {
+SHARING: dict[str, shared.Local] = {
     "full": shared.FULL,
     "fed_bn": shared.FED_BN,
     "silo_bn": shared.SILO_BN,
@@ -87,59 +87,70 @@ def graph_of(setting: Setting) -> Graphs:
     return lambda rng: draw(size, degree, seed=rng)
 
 
-def _alone(task: Task, learner: Learner, setting: Setting) -> Algorithm:
+def _alone(
+    task: Task, optimizer: optax.GradientTransformation, setting: Setting
+) -> Algorithm:
     del setting
     return local_only(
         task,
-        learner,
+        optimizer,
         batch_size=common.BATCH_SIZE.value,
         agent_loop=common.agent_loop(task),
     )
 
 
-def _pooled(task: Task, learner: Learner, setting: Setting) -> Algorithm:
-    return central(
-        task, learner, setting.num_agents, batch_size=common.BATCH_SIZE.value
-    )
+def _pooled(
+    task: Task, optimizer: optax.GradientTransformation, setting: Setting
+) -> Algorithm:
+    del setting
+    return central(task, optimizer, batch_size=common.BATCH_SIZE.value)
 
 
-def _server(task: Task, learner: Learner, setting: Setting) -> Algorithm:
+def _server(
+    task: Task, optimizer: optax.GradientTransformation, setting: Setting
+) -> Algorithm:
     return server_rounds(
         task,
-        learner,
+        optimizer,
         batch_size=common.BATCH_SIZE.value,
         num_clients=min(_CLIENTS.value, setting.num_agents),
-        local=SHARING[_SHARING.value],
+        local_patterns=SHARING[_SHARING.value],
         agent_loop=common.agent_loop(task),
     )
 
 
 def _stepwise(
     protocol: Callable[[], GossipProtocol],
+    is_lossy: bool,
     task: Task,
-    learner: Learner,
+    optimizer: optax.GradientTransformation,
     setting: Setting,
 ) -> Algorithm:
+    loss = _LOSS_PROBABILITY.value if is_lossy else 0.0
     return gossip(
         task,
-        learner,
+        optimizer,
         protocol(),
         graph_of(setting),
         batch_size=common.BATCH_SIZE.value,
         rewire_every=setting.rewire_every,
-        local=SHARING[_SHARING.value],
+        channel=drop(loss),
+        local_patterns=SHARING[_SHARING.value],
         agent_loop=common.agent_loop(task),
     )
 
 
 def _push(
-    fine_tuning: bool, task: Task, learner: Learner, setting: Setting
+    fine_tuning: bool,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    setting: Setting,
 ) -> Algorithm:
     if fine_tuning and not setting.batch_norm:
         raise InputError("Need batch norm for its fine-tuning: use p2p_bn_no_tuning.")
     return p2p_bn(
         task,
-        learner,
+        optimizer,
         graph_of(setting),
         batch_size=common.BATCH_SIZE.value,
         rewire_every=setting.rewire_every,
@@ -150,21 +161,19 @@ def _push(
             mean_delay=_MEAN_DELAY.value,
             loss_probability=_LOSS_PROBABILITY.value,
         ),
-        local=SHARING[_SHARING.value],
+        local_patterns=SHARING[_SHARING.value],
         agent_loop=common.agent_loop(task),
     )
 
 
-def _lossy_sgp() -> GossipProtocol:
-    return sgp_protocol(loss_probability=_LOSS_PROBABILITY.value)
-
-
-METHODS: dict[str, Callable[[Task, Learner, Setting], Algorithm]] = {
+METHODS: dict[
+    str, Callable[[Task, optax.GradientTransformation, Setting], Algorithm]
+] = {
     "local_only": _alone,
-    "dpsgd": partial(_stepwise, neighbor_averaging),
-    "d2": partial(_stepwise, d2_protocol),
-    "sgp": partial(_stepwise, _lossy_sgp),
-    "gosgd": partial(_stepwise, gosgd_protocol),
+    "dpsgd": partial(_stepwise, neighbor_averaging, False),
+    "d2": partial(_stepwise, d2_protocol, False),
+    "sgp": partial(_stepwise, sgp_protocol, True),
+    "gosgd": partial(_stepwise, gosgd_protocol, False),
     "p2p_bn_no_tuning": partial(_push, False),
     "p2p_bn": partial(_push, True),
     "fedavg": _server,
@@ -183,19 +192,17 @@ def build_program(setting: Setting, num_ids: int, window: int) -> Program:
     task = next_token(
         module, window, ignore_token=1, momentum=0.9 if setting.batch_norm else None
     )
-    # Adam as Keras has it; its state is kept by part, so that parts can be frozen.
-    optimizer = per_module_state(optax.adam(common.learning_rate(5e-3), eps=1e-7))
-    learner = gradient_descent(task, optimizer)
+    optimizer = optax.adam(common.learning_rate(5e-3), eps=1e-7)  # as Keras has it
     on_own_tests = on_test_sets(task, common.agent_loop(task))
 
-    def evaluate(models: Variables, world: FederatedData) -> dict[str, Array]:
+    def evaluate(models: Models, world: FederatedData) -> dict[str, Array]:
         values = dict(on_own_tests(models, world))
         return values | {
             "worst_decile": worst_decile(values["accuracy"]),
-            "consensus_distance": consensus_distance(models.params),
+            "consensus_distance": consensus_distance(models.reported.params),
         }
 
-    return Program(METHODS[setting.method](task, learner, setting), evaluate)
+    return Program(METHODS[setting.method](task, optimizer, setting), evaluate)
 
 
 def print_tops(folder: Path) -> None:

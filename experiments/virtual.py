@@ -37,6 +37,7 @@ from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task, check_labels
 from p2pjax.training import free_energy
 from p2pjax.training.learner import gradient_descent
+from p2pjax.training.local_updates import epochs
 from p2pjax.types import Algorithm, FederatedData, InputError, Layout, PyTree, Split
 
 flags.adopt_module_key_flags(common)  # so that --help lists them
@@ -227,7 +228,7 @@ def _bayesian(
 
 
 def _global(layers: Layout, shape: tuple[int, ...]) -> Program:
-    return _bayesian(partial(central, num_agents=_NUM_AGENTS.value), layers, shape)
+    return _bayesian(central, layers, shape)
 
 
 def _local(layers: Layout, shape: tuple[int, ...]) -> Program:
@@ -271,7 +272,7 @@ def _virtual(synchronous: bool, layers: Layout, shape: tuple[int, ...]) -> Progr
         task,
         _adam(),
         batch_size=common.BATCH_SIZE.value,
-        num_epochs=_EPOCHS.value,
+        local_updates=epochs(_EPOCHS.value),
         synchronous=synchronous,
         damping=_DAMPING.value,
         prior_mode=PRIOR_MODES[_PRIOR_MODE.value],

@@ -44,7 +44,8 @@ def static_memory(
     axis = key.ndim
     state = initial_shapes(key, algorithm, data)
     models_fn = jax.vmap(algorithm.models) if axis else algorithm.models
-    models = num_bytes(placed(jax.eval_shape(models_fn, state), axis))
+    reported = jax.eval_shape(models_fn, state).reported
+    models = num_bytes(placed(reported, axis))
     in_state = num_bytes(placed(state, axis))
     models = min(models, in_state)  # one model may stand for all agents
     return MemoryEstimate(models, in_state - models, num_bytes(placed(data, axis)))
