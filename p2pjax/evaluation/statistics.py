@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special, stats
 
 from p2pjax.types import InputError
 
@@ -147,10 +146,12 @@ def t_test(a: ArrayLike, b: ArrayLike) -> TTest:
             f"{a.shape} and {b.shape}."
         )
     df = len(a) + len(b) - 2
-    squares = (len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)
-    error = np.sqrt(squares / df * (1 / len(a) + 1 / len(b)))
-    t = _ratio(a.mean() - b.mean(), error)
-    return TTest(t, float(2 * stats.t.sf(abs(t), df)), df)
+    if not (np.ptp(a) or np.ptp(b)):
+        return _without_spread(a.mean() - b.mean(), df)
+    from scipy import stats
+
+    found = stats.ttest_ind(a, b)
+    return TTest(float(found.statistic), float(found.pvalue), df)
 
 
 def paired_t_test(a: ArrayLike, b: ArrayLike) -> TTest:
@@ -164,16 +165,19 @@ def paired_t_test(a: ArrayLike, b: ArrayLike) -> TTest:
             "Need two pairs of numbers or more for a paired t-test, got shapes "
             f"{a.shape} and {b.shape}."
         )
-    mean, df = (a - b).mean(), len(a) - 1
-    t = _ratio(mean, (a - b).std(ddof=1) / np.sqrt(len(a)))
-    return TTest(t, float(2 * stats.t.sf(abs(t), df)), df)
+    df = len(a) - 1
+    if not np.ptp(a - b):
+        return _without_spread((a - b).mean(), df)
+    from scipy import stats
+
+    found = stats.ttest_rel(a, b)
+    return TTest(float(found.statistic), float(found.pvalue), df)
 
 
-def _ratio(difference: float, error: float) -> float:
-    """How many standard errors a difference is."""
-    if error > 0:
-        return float(difference / error)
-    return float(np.sign(difference)) * np.inf if difference else 0.0
+def _without_spread(difference: float, df: int) -> TTest:
+    if difference:
+        return TTest(float(np.sign(difference)) * np.inf, 0.0, df)
+    return TTest(0.0, 1.0, df)
 
 
 def t_curve(a: ArrayLike, b: ArrayLike, start: int = 40) -> TTest:
@@ -224,6 +228,8 @@ def _distributions(histograms: ArrayLike) -> np.ndarray:
 
 def _jsd(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     middle = (p + q) / 2
+    from scipy import special
+
     nats = (special.rel_entr(p, middle) + special.rel_entr(q, middle)).sum(-1) / 2
     return np.clip(nats / np.log(2), 0, 1)  # rounding
 

@@ -18,8 +18,6 @@ differently (permuted labels, two agents each) only in part or not at all.
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.cluster.hierarchy import average
-from scipy.spatial.distance import squareform
 
 from p2pjax.paths import leaves_with_paths
 from p2pjax.types import InputError, PyTree
@@ -146,6 +144,9 @@ def _cuts(
     for agents to whom one of the two joined ones was nearest, so that the whole walk
     takes about as long as a few passes over the distances.
     """
+    from scipy.cluster.hierarchy import average
+    from scipy.spatial.distance import squareform
+
     num_agents = len(distance)
     if num_agents < 3:  # of two agents nobody can say whether they are alike
         return

@@ -33,7 +33,11 @@ class Start(NamedTuple):
     key: Key
     data: FederatedData  # of several runs [S, ...], or the same for all
     inputs: PyTree  # what the host has drawn, leaves [R, ...]
-    has_one_data: bool = False  # whether S runs have the same data
+
+    @property
+    def has_one_data(self) -> bool:
+        """Whether several runs have the same data."""
+        return self.key.ndim > 0 and np.ndim(self.data.train.size) == 1
 
 
 class Used(NamedTuple):
@@ -162,7 +166,7 @@ def _with_one_data(starts: Sequence[Start]) -> Start | None:
     inputs = jax.tree.map(
         lambda *leaves: np.stack(leaves), *[start.inputs for start in starts]
     )
-    return Start(key, starts[0].data, inputs, has_one_data=True)
+    return Start(key, starts[0].data, inputs)
 
 
 def _stacked(runs: Sequence[Snapshot]) -> Snapshot:
