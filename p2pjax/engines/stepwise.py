@@ -140,6 +140,17 @@ def gossip(
             lambda leaf: jnp.asarray(leaf)[number % leaf.shape[0]], graphs
         )
 
+    def prepared_graphs(
+        rng: np.random.Generator, size: int, num_exchanges: np.ndarray
+    ) -> PyTree:
+        """Of every round, `[R, ...]`, or `[R, W, ...]` that are used in turn."""
+        drawn, in_turn = schedule.graphs_of_run(
+            rng, graphs, rewire_every, size, num_exchanges
+        )
+        prepared = protocol.prepare_graph(drawn)
+        used = in_turn if per_exchange else in_turn[:, 0]
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[used], prepared)
+
     def init_fn(key: Key, data: FederatedData) -> GossipState:
         variables = identical_models(key, task, num_agents(data))
         opt_state = jax.vmap(learner.init)(variables)
@@ -147,11 +158,14 @@ def gossip(
         state = GossipState(variables, opt_state, protocol.init(message))
         if not score_before:
             return state
-        first = plan_fn(np.random.default_rng(0), data, 1)  # for its shapes
+        with jax.ensure_compile_time_eval():  # for its shapes, also inside of jit
+            first = prepared_graphs(
+                np.random.default_rng(0), num_agents(data), np.ones(1, np.int32)
+            )
         pending = Pending(
             jax.random.fold_in(key, 0),
             jnp.int32(0),
-            graph_of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], first.graph), 0),
+            graph_of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], first), 0),
             jax.tree.map(jnp.copy, message) if protocol.needs_before else (),
             jnp.zeros((), bool),
         )
@@ -163,12 +177,7 @@ def gossip(
         sizes = np.asarray(data.train.size)
         num_exchanges = _num_exchanges(sizes, batch_size, local_updates, num_rounds)
         first = np.cumsum(num_exchanges, dtype=np.int32) - num_exchanges
-        drawn, in_turn = schedule.graphs_of_run(
-            rng, graphs, rewire_every, len(sizes), num_exchanges
-        )
-        prepared = protocol.prepare_graph(drawn)
-        used = in_turn if per_exchange else in_turn[:, 0]
-        prepared = jax.tree.map(lambda leaf: np.asarray(leaf)[used], prepared)
+        prepared = prepared_graphs(rng, len(sizes), num_exchanges)
         return GossipInputs(first, num_exchanges, prepared)
 
     def round_fn(

@@ -71,7 +71,9 @@ def l2c(
             )
         logits = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
         nobody = tables.empty(view.num_agents, num_kept)
-        return L2CState(logits, optimizer.init(logits), nobody)
+        with jax.numpy_dtype_promotion("standard"):
+            opt_state = optimizer.init(logits)
+        return L2CState(logits, opt_state, nobody)
 
     def select_fn(
         key: Key, t: Array, state: L2CState, view: PeerView
@@ -88,11 +90,12 @@ def l2c(
                 losses = view.cross_loss(table, view.valid)
                 gradient = softmax(logits, table) - softmax(score(losses), table)
             everywhere = jnp.zeros_like(state.logits)
-            updates, opt_state = optimizer.update(
-                tables.written(everywhere, table, gradient),
-                state.opt_state,
-                state.logits,
-            )
+            with jax.numpy_dtype_promotion("standard"):
+                updates, opt_state = optimizer.update(
+                    tables.written(everywhere, table, gradient),
+                    state.opt_state,
+                    state.logits,
+                )
             state = state._replace(
                 logits=optax.apply_updates(state.logits, updates), opt_state=opt_state
             )
