@@ -23,6 +23,7 @@ from p2pjax import (
     tasks,
     types,
 )
+from p2pjax._version import __version__
 from p2pjax.algorithms._aucccr import aucccr
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._combination import combination
@@ -52,6 +53,7 @@ from p2pjax.algorithms._sparse import sparse
 from p2pjax.algorithms._virtual import virtual
 from p2pjax.asynchronous.events import Absence, Timing
 from p2pjax.asynchronous.task_groups import groups as task_groups
+from p2pjax.checkpoint import load_state, save_state
 from p2pjax.datasets import federate, split
 from p2pjax.engines.combining import GlobalStopping
 from p2pjax.engines.pulling import pull
@@ -87,8 +89,6 @@ from p2pjax.types import (
     Split,
     Variables,
 )
-
-__version__ = "0.1.0"
 
 METHODS = (
     "aucccr",
@@ -144,6 +144,7 @@ __all__ = [
     "Timing",
     "Used",
     "Variables",
+    "__version__",
     "associative",
     "associative_rule",
     "aucccr",
@@ -174,6 +175,7 @@ __all__ = [
     "gradient_descent",
     "graphs",
     "l2c",
+    "load_state",
     "local_only",
     "masked_token",
     "multi_task",
@@ -190,6 +192,7 @@ __all__ = [
     "protocols",
     "pull",
     "repeat_rounds",
+    "save_state",
     "selection",
     "sgp",
     "sharding",

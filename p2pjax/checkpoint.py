@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
 from p2pjax.types import InputError, PyTree
 
@@ -34,8 +32,46 @@ class Checkpoint(NamedTuple):
     position: Position
 
 
+def save_state(folder: str | Path, num_rounds: int, state: PyTree) -> None:
+    """Saves a state of a loop of one's own; the two newest are kept.
+
+    Args:
+      folder: of the checkpoints.
+      num_rounds: done so far.
+      state: of any method.
+    """
+    save(Path(folder), num_rounds, Checkpoint(state, {"num_rounds": num_rounds}))
+
+
+def load_state(folder: str | Path, like: PyTree) -> tuple[PyTree, int]:
+    """The newest state that `save_state` saved, and the rounds done by then.
+
+    Args:
+      folder: of the checkpoints.
+      like: a state of the same shapes, such as `method.init(key, data)`.
+
+    >>> import tempfile, jax.numpy as jnp
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_state(folder, 3, {"x": jnp.ones(2)})
+    ...     state, num_rounds = load_state(folder, {"x": jnp.zeros(2)})
+    >>> state["x"].tolist(), num_rounds
+    ([1.0, 1.0], 3)
+    """
+    found = numbers(Path(folder))
+    if not found:
+        raise InputError(f"Need a folder with a saved state, but {folder} has none.")
+    return load(Path(folder), found[-1], like).state, found[-1]
+
+
 def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> None:
-    """Writes checkpoint `number`, then removes all but the newest `keep`."""
+    """Writes checkpoint `number`, then removes all but the newest `keep`.
+
+    Args:
+      folder: of the checkpoints.
+      number: of this one.
+      checkpoint: state and position.
+      keep: how many stay.
+    """
     folder = folder.resolve()
     temporary = folder / f"{_TEMPORARY}{number}"
     is_first = jax.process_index() == 0
@@ -44,6 +80,8 @@ def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> No
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
     _meet(f"making checkpoint {number}")
+    import orbax.checkpoint as ocp
+
     with ocp.StandardCheckpointer() as writer:
         writer.save(temporary / "state", _without_keys(checkpoint.state))
     if is_first:
@@ -83,6 +121,8 @@ def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
         _without_keys(like),
     )
+    import orbax.checkpoint as ocp
+
     with ocp.StandardCheckpointer() as reader:
         state = reader.restore(path / "state", template)
     position = json.loads((path / "position.json").read_text())
@@ -107,12 +147,17 @@ def check(folder: Path, number: int, like: PyTree) -> Position:
     if found != expected:
         raise InputError(f"Checkpoint {path} is damaged: its checksums differ.")
     if description != _description(like):
-        raise InputError(f"Checkpoint {path} belongs to another experiment.")
+        raise InputError(
+            f"Checkpoint {path} belongs to a different run: its state has other "
+            "leaves or shapes."
+        )
     return position
 
 
 def _meet(name: str) -> None:
     """All processes wait for each other here."""
+    from jax.experimental import multihost_utils
+
     multihost_utils.sync_global_devices(name)
 
 

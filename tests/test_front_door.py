@@ -1,8 +1,8 @@
 """The front door: every method in one call, on an ordinary network of flax."""
 
 import inspect
-import warnings
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from lowering import assert_lowers
 from test_network import SHAPE, LinenNet, NNXNet, plain_net
 
 import p2pjax as pj
-from p2pjax.nn import SlowConvolutionWarning
+from p2pjax.nn import SlowConvolutionWarning, fast_conv
 from p2pjax.simulation._simulate import _advance, initial_state
 
 SIZE = 8
@@ -138,9 +138,7 @@ QUICK = ["dpsgd", "pens", "fedavg", "p2p_bn"]
 
 def run(method, data=DATA, num_rounds=2, key=None, **options):
     key = jax.random.key(0) if key is None else key
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SlowConvolutionWarning)
-        return list(pj.simulate(key, method, data, num_rounds, **options))
+    return list(pj.simulate(key, method, data, num_rounds, **options))
 
 
 def check_run(name):
@@ -216,6 +214,22 @@ def test_twins_learn_the_same(name):
                 np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("error")
+def test_slow_convolutions_are_told_of_once():
+    task = pj.classification(LinenNet(), DATA)
+    with pytest.warns(SlowConvolutionWarning, match="conv_general_dilated=p2pjax.nn"):
+        task.check()
+    task.check()  # not again
+
+    class Fast(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Conv(3, (3, 3), conv_general_dilated=fast_conv)(x)
+            return nn.Dense(2)(x.reshape(x.shape[0], -1))
+
+    pj.classification(Fast(), DATA).check()
+
+
 def test_one_trace_for_many_rounds():
     traces = []
 
@@ -278,10 +292,8 @@ class TestSimulate:
         sgd = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
         method = pj.local_only(TASK, sgd, batch_size=BATCH)
         keys = jax.random.split(jax.random.key(0), 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SlowConvolutionWarning)
-            before = _advance._cache_size()
-            runs = pj.sweep(keys, method, DATA, {"learning_rate": [0.0, 0.1]}, 2)
+        before = _advance._cache_size()
+        runs = pj.sweep(keys, method, DATA, {"learning_rate": [0.0, 0.1]}, 2)
         assert _advance._cache_size() == before + 1
         rates = [run.hyperparameters["learning_rate"] for run in runs]
         assert rates == [0, 0, 0.1, 0.1]
@@ -339,16 +351,14 @@ class TestSimulate:
         state = method.init(key, DATA)
         inputs = method.plan(np.random.default_rng(0), DATA, 2)
         step = jax.jit(method.round, donate_argnums=3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SlowConvolutionWarning)
-            for t in range(2):
-                state, info = step(
-                    jax.random.fold_in(key, t),
-                    t,
-                    jax.tree.map(lambda leaf, t=t: leaf[t], inputs),
-                    state,
-                    DATA,
-                )
+        for t in range(2):
+            state, info = step(
+                jax.random.fold_in(key, t),
+                t,
+                jax.tree.map(lambda leaf, t=t: leaf[t], inputs),
+                state,
+                DATA,
+            )
         assert np.isfinite(info.train_loss).all()
 
 

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "p2pjax"
 
 # From the ground up; rooms of one line do not know each other.
 FLOORS = (
-    ("types",),
+    ("types", "_version"),
     ("paths", "sharding"),
     ("graphs", "datasets", "nn"),
     ("tasks",),

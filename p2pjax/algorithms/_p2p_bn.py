@@ -98,6 +98,12 @@ def p2p_bn(
       >>> method = pj.p2p_bn(task, optax.adam(1e-3), pj.graphs.ring(4), batch_size=32)
     """
     local = shared.local_paths(task, local_patterns)
+    if fine_tuning and isinstance(optimizer, Learner):
+        raise InputError(
+            "P2P-BN keeps an optimizer state for normalisation layers and one for the "
+            "rest, so it needs an optimizer of optax, got a learner: pass the "
+            "optimizer, or fine_tuning=False."
+        )
     labels = norm_and_rest(task.norm) if fine_tuning else None
     learner = as_learner(task, optimizer, labels)
     if fine_tuning and not task.norm:

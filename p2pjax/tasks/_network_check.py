@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from p2pjax.nn.slow_convolutions import warn_of_slow_convolutions
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks._network_functions import MODES
 from p2pjax.tasks.network import Network
@@ -64,11 +65,18 @@ def check_network(
             after=after,
         )
 
+    def summed(params: PyTree, stats: PyTree, key: Key) -> Array:
+        valid = jnp.ones(NUM_EXAMPLES, bool)
+        output, _ = network.apply(Variables(params, stats), inputs, key, True, valid)
+        return output.sum()
+
     key = jax.random.key(0)
     options = QUICKLY if jax.default_backend() == "cpu" else None
     variables = jax.jit(network.init, compiler_options=options)(key)
     compiled = jax.jit(attempt, compiler_options=options)
     tried = jax.device_get(compiled(variables, key))
+    if any(leaf.ndim == 4 for leaf in jax.tree.leaves(variables.params)):
+        warn_of_slow_convolutions(jax.grad(summed), *variables, key, stacklevel=3)
     _check_finite(tried, highest)
     _check_statistics_move(tried)
     if not np.ptp(np.asarray(tried.together, np.float32), axis=0).any():
