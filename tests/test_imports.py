@@ -1,6 +1,7 @@
 """Imports point one way: each room knows only the rooms below it."""
 
 import ast
+import importlib.util
 import itertools
 import subprocess
 import sys
@@ -9,55 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "p2pjax"
 
-# From the ground up; rooms of one line do not know each other.
-FLOORS = (
-    ("types", "_version"),
-    ("paths", "sharding"),
-    ("graphs", "datasets", "nn"),
-    ("tasks",),
-    ("training",),
-    ("exchange",),
-    ("partial", "selection", "asynchronous"),
-    ("evaluation",),
-    ("engines",),
-    ("algorithms",),
-    ("protocols", "simulation", "checkpoint", "export"),
-    ("memory_estimate",),
-    ("__init__",),
+_spec = importlib.util.spec_from_file_location(
+    "draw_imports", ROOT / "docs" / "draw_imports.py"
 )
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-
-
-def room_of(module: str) -> str:
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
-
-
-def imports_of(path: Path) -> set[str]:
-    """Modules of the package that a file imports, also inside functions."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            if node.module == "p2pjax":
-                found |= {f"p2pjax.{alias.name}" for alias in node.names}
-    found.discard("p2pjax")
-    return {name for name in found if name.split(".")[0] == "p2pjax"}
-
-
-def edges() -> set[tuple[str, str, str]]:
-    """(room, room that it imports, file)."""
-    found = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        relative = path.relative_to(ROOT)
-        here = room_of(".".join(relative.with_suffix("").parts))
-        for module in imports_of(path):
-            there = room_of(module)
-            if there != here:
-                found.add((here, there, str(relative)))
-    return found
+drawing = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(drawing)
+edges, imports_of = drawing.edges, drawing.imports_of
+FLOOR = {room: floor for floor, rooms in enumerate(drawing.FLOORS) for room in rooms}
 
 
 def test_every_room_has_its_floor():
@@ -72,6 +31,11 @@ def test_imports_point_down():
         if FLOOR[there] >= FLOOR[here]
     ]
     assert not upward
+
+
+def test_the_figure_is_of_this_tree():
+    """`python docs/draw_imports.py` draws it anew."""
+    assert (ROOT / "docs" / "imports.svg").read_text() == drawing.drawn()
 
 
 def test_no_method_imports_from_another():
