@@ -80,7 +80,7 @@ def multi_task(
       optimizer: of optax, of which encoder and head have a state each, or a function
         of a task that makes such a learner.
       graph: who receives from whom, see `asynchronous`; `generators.clustered` has one
-        sender of another task for everybody.
+        sender of another task for each agent.
       batch_size: examples of a mini-batch.
       encoder_freeze: MT-EF, else MT.
       scores: the metric of each task that is its score, such as `accuracy` or `f1`;

@@ -44,7 +44,7 @@ from p2pjax.types import (
     num_agents,
 )
 
-FLAT = 1e-8  # precision of a cavity in which nobody has said anything yet
+FLAT = 1e-8  # precision of a cavity in which no client has said anything yet
 
 
 LARGEST_START = 0.95  # of a deviation relative to its cavity's, where refining begins

@@ -154,7 +154,7 @@ class _Simulation:
         return self._processed // int(self._sizes.sum())
 
     def advance(self) -> bool:
-        """Lets the next agent train; false if nobody ever will again."""
+        """Lets the next agent train; false if none ever will again."""
         agent = self._next_by_clock() if self._timing.poisson else self._next_uniform()
         if agent is None:
             return False
@@ -189,7 +189,7 @@ class _Simulation:
         return self._eligible & self._there
 
     def _wait_for_something(self) -> bool:
-        """Until a message or an agent comes, or everybody wakes; false if in vain."""
+        """Until a message or an agent comes, or all wake; false if in vain."""
         coming = [time for time, *_ in self._flying[:1]]
         coming += [time for time, _, back in self._changes if back][:1]
         if self._flying or (coming and not self._anybody_sends()):

@@ -176,14 +176,14 @@ def in_batches(
         train: Split,
         valid: Split,
     ) -> AsynchronousState:
-        nobody = train.size.shape[0]
+        no_agent = train.size.shape[0]
 
         def one_task(
             task: int, wave: Waves, state: AsynchronousState
         ) -> tuple[AsynchronousState, PyTree]:
             start = starts[task]
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
-            at = jnp.where(is_event, wave.agent, nobody)  # [E]
+            at = jnp.where(is_event, wave.agent, no_agent)  # [E]
             agents, mailbox, loss = state
             agent, data, validation = _read(
                 (agents, train, valid), task, start, wave.agent
@@ -202,7 +202,7 @@ def in_batches(
                 start,
                 agent,
             )
-            emptied = jnp.where(wave.has_mail, at, nobody)
+            emptied = jnp.where(wave.has_mail, at, no_agent)
             mailbox = in_task(
                 lambda leaf, first, _: (
                     jnp.asarray(leaf)
@@ -222,7 +222,7 @@ def in_batches(
             groups = leaf_groups(mailbox, task)
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
             for k in range(wave.receiver.shape[1]):
-                to = jnp.where(is_event, wave.receiver[:, k], nobody)
+                to = jnp.where(is_event, wave.receiver[:, k], no_agent)
                 share, slot = wave.coefficient[:, k], wave.receiver_slot[:, k]
                 weighted = jax.tree.map(
                     lambda group, m, share=share: _weighted(share[:, group], m),

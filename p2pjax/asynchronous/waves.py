@@ -33,7 +33,7 @@ class Waves(NamedTuple):
     has_mail: np.ndarray  # [R, W, E] whether there is anything in it
     is_partial: np.ndarray  # [R, W, E] whether some of it is merged in some groups only
     own: np.ndarray  # [R, W, E, G] what its own model counts
-    receiver: np.ndarray  # [R, W, E, K] who gets its new model; N is nobody
+    receiver: np.ndarray  # [R, W, E, K] who gets its new model; N is none
     receiver_slot: np.ndarray  # [R, W, E, K]
     coefficient: np.ndarray  # [R, W, E, K, G] what it counts there
 
@@ -71,7 +71,7 @@ def pack(
       The waves, and how many mailboxes an agent needs at most.
     """
     num_trainings = len(schedule.agent)
-    consumer = _consumers(schedule)  # [A], num_trainings: nobody
+    consumer = _consumers(schedule)  # [A], num_trainings: none
     mail: dict[int, list[int]] = defaultdict(list)  # consumer -> arrivals, in order
     posts: dict[int, list[int]] = defaultdict(list)  # training -> arrivals it causes
     for arrival, training in enumerate(consumer):
@@ -195,8 +195,8 @@ def _consumers(schedule: Schedule) -> np.ndarray:
         int(agent): np.flatnonzero(schedule.agent == agent)
         for agent in np.unique(schedule.agent)
     }
-    nobody = len(schedule.agent)
-    result = np.full(len(schedule.receiver), nobody)
+    no_training = len(schedule.agent)
+    result = np.full(len(schedule.receiver), no_training)
     for arrival, (receiver, after) in enumerate(
         zip(schedule.receiver, schedule.after, strict=True)
     ):

@@ -46,7 +46,7 @@ def disagreement(params: PyTree, plan: MixPlan) -> Array:
     """How far the members of each owner class are apart, `[C]`.
 
     Largest standard deviation over a group among the parameters of the class, averaged
-    over the groups; 0 for a class that nobody shares.
+    over the groups; 0 for a class that no agent shares.
     """
     leaves = jax.tree.leaves(params)
     return jnp.stack(

@@ -21,7 +21,7 @@ PAIR_NUMBERS = 1 << 21  # histogram entries compared at a time: 16 MB
 class UserAccuracy(NamedTuple):
     """A mean over agents, and how many had nothing to be measured on."""
 
-    value: np.ndarray  # [...]; NaN where nobody was measured
+    value: np.ndarray  # [...]; NaN where none was measured
     num_excluded: np.ndarray  # [...]
 
 
@@ -58,7 +58,7 @@ def ua(scores: ArrayLike) -> UserAccuracy:
 def worst_decile(scores: ArrayLike) -> np.ndarray:
     """Mean over the worst tenth of the agents `[..., N]`, rounded up to whole agents.
 
-    Agents whose score is NaN are left out; NaN where that leaves nobody.
+    Agents whose score is NaN are left out; NaN where that leaves none.
     """
     ordered = np.sort(np.asarray(scores, float), axis=-1)  # NaN come last
     number = (~np.isnan(ordered)).sum(-1)

@@ -34,6 +34,6 @@ def exponential(c: float = 1e-3) -> Factors:
 
 
 def relative_sizes(data: FederatedData) -> Array:
-    """r: everybody's share of all training examples, held-out ones among them."""
+    """r: each agent's share of all training examples, held-out ones among them."""
     sizes = (data.train.size + data.valid.size).astype(jnp.float32)
     return sizes / sizes.sum()

@@ -143,7 +143,7 @@ def _sum_slots(block: Array, ids: Array, weight: Array) -> Array:
 def by_matrix(matrix: Array) -> Combine:
     """`out = matrix @ block`: for agents that hear half of the others or more.
 
-    What diverged reaches those who give it a weight, and nobody else as 0 * inf.
+    What diverged reaches those who give it a weight, and no other as 0 * inf.
     """
 
     def product(matrix: Array, block: Array) -> Array:
@@ -271,7 +271,7 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
 
 
 def by_factors(factor: Array) -> Combine:
-    """Everybody gets `sum_n factor[n] * block[n]`; the factors need not add up to 1.
+    """Each agent gets `sum_n factor[n] * block[n]`; the factors need not add up to 1.
 
     For blocks that all agents share.
     """
@@ -288,12 +288,12 @@ def by_factors(factor: Array) -> Combine:
 
 
 def sum_of_others(block: Array) -> Array:
-    """Everybody gets the total without its own share: a `Combine`, as of a server."""
+    """Each agent gets the total without its own share: a `Combine`, as of a server."""
     return block.sum(0, keepdims=True) - block
 
 
 def sum_of_neighbors(graph: Topology) -> Combine:
-    """Everybody gets the total over its neighbours, itself not among them."""
+    """Each agent gets the total over its neighbours, itself not among them."""
 
     def combine(block: Array) -> Array:
         return _sum_slots(block, graph.neighbor, graph.mask.astype(block.dtype))
@@ -307,7 +307,7 @@ def where_agents(mask: Array, combine: Combine) -> Combine:
 
 
 def group_has(mask: Array, owner: np.ndarray) -> Array:
-    """`[N]`: whether anybody in the agent's group is in `mask`; false for LOCAL."""
+    """`[N]`: whether any agent in the agent's group is in `mask`; false for LOCAL."""
     group = np.unique(owner, return_inverse=True)[1]  # [N] 0 .. groups - 1
     is_shared = owner != LOCAL
     found = jnp.zeros(len(owner), bool).at[group].max(mask & is_shared)

@@ -42,7 +42,7 @@ class OwnerClass(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether anybody averages these parameters."""
+        """Whether any agent averages these parameters."""
         return bool((self.owner != LOCAL).any())
 
 
@@ -53,7 +53,7 @@ class MixPlan(NamedTuple):
 
 
 def whole_model(num_agents: int, params: PyTree, local: Sequence[str] = ()) -> MixPlan:
-    """Everybody averages every leaf, but for those left to each agent.
+    """All agents average every leaf, but for those that stay.
 
     Args:
       num_agents: N.

@@ -1,9 +1,10 @@
 """Associative network of binary cells, learned without gradients.
 
-Bouchra Pilet, Frey, Taiani (2021), "Multi-task learning by partial averaging". A
-visible layer of n cells and a hidden layer of H cells are linked both ways; a cell
-fires where the weights of its active links sum to the threshold or more. From part of
-a vector the network recalls the whole: visible -> hidden -> visible.
+Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentralized
+multi-task learning for neural networks". A visible layer of n cells and a hidden layer
+of H cells are linked both ways; a cell fires where the weights of its active links sum
+to the threshold or more. From part of a vector the network recalls the whole: visible
+-> hidden -> visible.
 
 There are two parts of cells, visible 0 and hidden 1, and both weights of a link lie
 between the same two cells. So a partial model of all visible and k hidden cells owns

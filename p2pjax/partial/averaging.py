@@ -43,7 +43,7 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> tuple[()]:
         del rng, num_rounds
-        return ()  # nothing to draw, and nobody has to ask
+        return ()  # nothing to draw, and no agent has to ask
 
     def combine_fn(
         asking: Array | tuple[()], owner: np.ndarray, arrived: Array | None = None

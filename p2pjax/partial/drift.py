@@ -15,7 +15,7 @@ from p2pjax.types import LOCAL, Array, PyTree
 
 
 def squared_distance(params: PyTree, reference: PyTree, plan: MixPlan) -> Array:
-    """Of the parameters that an agent shares with anybody, `[N]`."""
+    """Of the parameters that an agent shares with another, `[N]`."""
     leaves, references = jax.tree.leaves(params), jax.tree.leaves(reference)
     total = jnp.zeros(len(plan.classes[0].owner))
     for owner, block in _shared_blocks(plan):

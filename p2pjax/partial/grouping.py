@@ -1,9 +1,10 @@
 """Which agents learn alike: groups found in their updates, without knowing any.
 
-Bouchra Pilet, Frey, Taiani (2021), "Multi-task learning by partial averaging", leave
-open how slices are chosen when nobody knows which agents have a task in common. Here
-all agents train on their own data for a few rounds; those whose networks moved in the
-same direction form a group, and `schemes.auto` gives each group a partial model:
+Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentralized
+multi-task learning for neural networks", leave open how slices are chosen when it is
+not known which agents have a task in common. Here all agents train on their own data
+for a few rounds; those whose networks moved in the same direction form a group, and
+`schemes.auto` gives each group a partial model:
 
     similarity = update_similarity(start, params)
     scheme = slices.auto(network, shared, groups(similarity))
@@ -28,7 +29,7 @@ _BLOCK = 1 << 22  # numbers of one leaf that are looked at together
 def update_similarity(start: PyTree, params: PyTree) -> np.ndarray:
     """Cosines of the agents' updates `params - start`, `[N, N]`.
 
-    Two things are taken out first. The mean update of all agents: what everybody
+    Two things are taken out first. The mean update of all agents: what each agent
     learns says nothing about groups. And for every cell the mean over the weights that
     it reads, as in Yong et al. (2020), "Gradient centralization": that mean moves like
     the cell's bias, which follows how often an agent happens to see each class. Biases
@@ -42,7 +43,7 @@ def update_similarity(start: PyTree, params: PyTree) -> np.ndarray:
 
     Returns:
       Similarities from -1 to 1; agents that did not move differently from the mean are
-      not similar to anybody (0).
+      not similar to any other (0).
     """
     leaves_before, leaves_after = leaves_with_paths(start), leaves_with_paths(params)
     paths_before, paths_after = (
@@ -88,7 +89,7 @@ def find_groups(
     one with the best mean silhouette counts (Rousseeuw 1987): how much nearer an agent
     is to its own group than to the next, 0 if it is alone. An agent that is like no
     other stays alone. Mean silhouettes up to 0.25 tell of no substantial structure
-    (Kaufman and Rousseeuw 1990): everybody is then in one group, 0.
+    (Kaufman and Rousseeuw 1990): all are then in one group, 0.
 
     Agents without the mean update of all look alike if they differ from the same
     majority: beside a group with most of the agents the others may end up in one group,
@@ -148,7 +149,7 @@ def _cuts(
     from scipy.spatial.distance import squareform
 
     num_agents = len(distance)
-    if num_agents < 3:  # of two agents nobody can say whether they are alike
+    if num_agents < 3:  # of two agents it cannot be said whether they are alike
         return
     agents = np.arange(num_agents)
     labels, sizes = agents.copy(), np.ones(num_agents)

@@ -1,11 +1,10 @@
 """Partial models: which cells of which agents they own, and what they depend on.
 
-Bouchra Pilet, Frey, Taiani (2021), "Multi-task learning by partial averaging". An
-agent's network is cut into slices, each slice implements one partial model, and a
-model may depend on others. What a user writes is here and is checked here; `placement`
-gives every cell its model and its column, `owners` goes on from there. All of it is
-numpy, done once, on the host.
-"""
+Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentralized
+multi-task learning for neural networks". An agent's network is cut into slices, each
+slice implements one partial model, and a model may depend on others. What a user writes
+is here and is checked here; `placement` gives every cell its model and its column,
+`owners` goes on from there. All of it is numpy, done once, on the host."""
 
 import warnings
 from collections.abc import Sequence
@@ -172,7 +171,7 @@ def auto(
       network: of every agent.
       shared: cells of the global model.
       groups: `[N]` labels, such as from `grouping.groups`; who is alone in a group
-        keeps its other cells local, and so does everybody if all are in one.
+        keeps its other cells local, and so do all if all are in one.
       depends: whether the models of the groups depend on the global one.
     """
     labels = np.asarray(groups)

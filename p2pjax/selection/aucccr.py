@@ -1,4 +1,4 @@
-"""AUCCCR: group agents so that everybody gains from its group, on the host, once.
+"""AUCCCR: group agents so that each agent gains from its group, on the host, once.
 
 Bouchra Pilet, Frey, Taiani, "AUCCCR: Agent utility centered clustering for cooperation
 recommendation". A group is worth more the larger it is and the nearer its members are
@@ -54,7 +54,7 @@ def profiles(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def root_of_size(most: float = np.inf) -> Value:
     """The value of a group: the root of its size, which counts up to `most`.
 
-    Without a limit everybody tends to end up in one group. The thesis has 40 for two
+    Without a limit all agents tend to end up in one group. The thesis has 40 for two
     true clusters and 20 for more, of 100 agents, which tells the method something about
     what it is to find out.
     """
@@ -121,11 +121,11 @@ def group_graph(
         slots = np.nonzero(inside.mask)
         senders.append(members[inside.neighbor[slots]])
         receivers.append(members[slots[0]])
-    nobody = np.zeros(0, np.int64)
+    none = np.zeros(0, np.int64)
     return from_edges(
         len(group),
-        np.concatenate([nobody, *senders]),
-        np.concatenate([nobody, *receivers]),
+        np.concatenate([none, *senders]),
+        np.concatenate([none, *receivers]),
     )
 
 
@@ -162,7 +162,7 @@ def _climb(
 
 
 def _assigned(distances: np.ndarray, sizes: np.ndarray, value: Value) -> np.ndarray:
-    """The best group of everybody `[N]`, given that sizes only shrink."""
+    """The best group of each agent `[N]`, given that sizes only shrink."""
     while True:
         worth = value(sizes) / (1 + distances)  # [N, groups]
         group = np.where(worth.max(1) > 1, worth.argmax(1), ALONE)

@@ -77,7 +77,7 @@ def label_cliques(
 
 
 def skew(histograms: np.ndarray, clique: np.ndarray) -> np.ndarray:
-    """How far the labels of every clique are from everybody's, `[cliques]`.
+    """How far the labels of every clique are from those of all, `[cliques]`.
 
     Sums of absolute differences, from 0 to 2.
     """
@@ -89,7 +89,7 @@ def skew(histograms: np.ndarray, clique: np.ndarray) -> np.ndarray:
 
 
 def clique_graph(clique: np.ndarray) -> Topology:
-    """Everybody is linked to its clique, and every two cliques by one edge.
+    """Each agent is linked to its clique, and every two cliques by one edge.
 
     The edge is between those of each that have the fewest such edges so far, of these
     the ones with the lowest numbers.

@@ -22,7 +22,7 @@ LOG_SMALLEST = -745.0
 
 
 class DACState(NamedTuple):
-    """What everybody knows of everybody."""
+    """What agents know of each other."""
 
     similarity: Array  # [N, N] from 0; 0 is unknown
     is_met: Array  # [N, N] bool; others are hearsay
@@ -95,7 +95,7 @@ def two_hop_similarity(similarity: Array, asked: Topology, found: Array) -> Arra
     """What the most similar agent asked, of those that know, says about all, `[N, N]`.
 
     Args:
-      similarity: `[N, N]` what everybody knew before anybody asked; 0 is unknown.
+      similarity: `[N, N]` what agents knew before any asked; 0 is unknown.
       asked: `[N, C]`.
       found: `[N, C]` how similar those who were asked are.
     """

@@ -1,7 +1,7 @@
 """L2C: learn whose models to mix, from validation losses.
 
 Li et al. (2022), "Learning to collaborate in decentralized learning of personalized
-models". Everybody mixes with all agents at first, learns their weights by gradient
+models". Each agent mixes with all agents at first, learns their weights by gradient
 steps on logits, and after a few rounds keeps the best few only.
 """
 
@@ -28,7 +28,7 @@ LEAST_SCORE = -1e30  # of an agent's own model, should all losses be infinite
 
 
 class L2CState(NamedTuple):
-    """What everybody thinks of everybody."""
+    """What agents think of each other."""
 
     logits: Array  # [N, N]
     opt_state: PyTree  # of the logits
@@ -52,7 +52,7 @@ def l2c(
     Args:
       bilevel: which of the two.
       num_kept: peers left after the first rounds. The thesis drops 96: N - 97 are left.
-      num_rounds_all: rounds in which everybody is a peer of everybody.
+      num_rounds_all: rounds in which all agents are peers of each other.
       optimizer: of the logits; Adam with a decaying rate if None.
     """
     if num_kept < 1 or num_rounds_all < 1:
@@ -70,10 +70,10 @@ def l2c(
                 "Need validation examples for L2C, got none: hold some out."
             )
         logits = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
-        nobody = tables.empty(view.num_agents, num_kept)
+        none_yet = tables.empty(view.num_agents, num_kept)
         with jax.numpy_dtype_promotion("standard"):
             opt_state = optimizer.init(logits)
-        return L2CState(logits, opt_state, nobody)
+        return L2CState(logits, opt_state, none_yet)
 
     def select_fn(
         key: Key, t: Array, state: L2CState, view: PeerView

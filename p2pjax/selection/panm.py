@@ -2,11 +2,10 @@
 
 Li et al. (2022), "Towards effective clustered federated learning: a peer-to-peer
 framework with adaptive neighbor matching"; parameters as in Sajina (2025). In the first
-stage everybody compares its neighbours with new peers and keeps the best. In the second
-it has a bag of peers, averages with some of them, and now and then divides a few of the
-bag and a few others into two groups: the more similar one goes into the bag, the other
-out of it.
-"""
+stage each agent compares its neighbours with new peers and keeps the best. In the
+second it has a bag of peers, averages with some of them, and now and then divides a few
+of the bag and a few others into two groups: the more similar one goes into the bag, the
+other out of it."""
 
 from typing import NamedTuple
 
@@ -66,8 +65,8 @@ def panm(
 
     def init_fn(key: Key, view: PeerView) -> PANMState:
         del key
-        nobody = tables.empty(view.num_agents, num_peers)
-        return PANMState(nobody, tables.members(nobody), compare.init(view))
+        none_yet = tables.empty(view.num_agents, num_peers)
+        return PANMState(none_yet, tables.members(none_yet), compare.init(view))
 
     def select_fn(
         key: Key, t: Array, state: PANMState, view: PeerView
@@ -120,7 +119,7 @@ def panm(
             return examined, bag
 
         def cost(view: PeerView, examined: Topology, merged: Topology) -> Fetched:
-            """Nobody is fetched from twice in a round."""
+            """No agent is fetched from twice in a round."""
             is_new = ~tables.lookup(tables.members(examined), merged)
             both = tables.joined(examined, tables.where(is_new, merged))
             is_merged = tables.lookup(tables.members(merged), both)

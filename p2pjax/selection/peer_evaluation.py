@@ -1,7 +1,7 @@
 """Functions of an agent and the model of a peer, such as its loss on the agent's data.
 
 Who looks at whose model is a table, so the pairs differ from round to round. They are
-sorted by model: one at a time, a model is taken once and applied for everybody who
+sorted by model: one at a time, a model is taken once and applied for each agent that
 asked for it; side by side, only as many pairs as `agent_loop` says have their models at
 hand. Nothing of shape [N, C, P] exists, and slots that are not used cost nothing.
 Under a mesh of agents every device keeps its agents' data, and the models go round.
@@ -22,11 +22,11 @@ from p2pjax.types import Array, PyTree, Variables
 ModelFn = Callable[[PyTree, PyTree], Array]  # (a peer's model, what an agent has) -> []
 
 
-NOBODY = np.iinfo(np.int32).max  # sorts behind all agents
+NO_AGENT = np.iinfo(np.int32).max  # sorts behind all agents
 
 
 class Probe(NamedTuple):
-    """A few examples that everybody has, to compare what models say about them."""
+    """A few examples that each agent has, to compare what models say about them."""
 
     # (variables, examples) of one agent -> class probabilities [Q, k]
     predict: Callable[[Variables, Mapping[str, Array]], Array]
@@ -57,7 +57,7 @@ def over_pairs(
     def on_device(models: PyTree, own: PyTree, neighbor: Array, mask: Array) -> Array:
         num_own, num_slots = neighbor.shape
         side_by_side = resolve_agent_loop(agent_loop, models)
-        wanted = jnp.where(mask, neighbor, NOBODY).ravel()
+        wanted = jnp.where(mask, neighbor, NO_AGENT).ravel()
         place = jnp.argsort(wanted)
         pairs = _Pairs(place // num_slots, wanted[place], place)
         value = jax.eval_shape(lambda *both: pair_fn(*_row(both, 0)), models, own)

@@ -1,7 +1,7 @@
-"""Partial views: everybody knows a few agents at a time, by gossip, for any selection.
+"""Partial views: each agent knows a few agents at a time, by gossip, for any selection.
 
 Jelasity, Voulgaris, Guerraoui, Kermarrec, van Steen (2007), "Gossip-based peer
-sampling". Everybody has a view of a few others. In every round it sends its own number
+sampling". Each agent has a view of a few others. In every round it sends its own number
 and half of its view to one of them, who answers with the same; of several that ask the
 same agent, it takes in one. What arrived replaces a part of the view, at random. Agents
 that were averaged with last stay in the view. Only numbers of agents travel.
@@ -19,18 +19,18 @@ from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 
 class PartialViewState(NamedTuple):
-    """Whom everybody knows, and what the selection remembers."""
+    """Whom each agent knows, and what the selection remembers."""
 
     known: Topology  # [N, V]
     inner: PyTree
 
 
 def partial_view(selection: Selection, size: int) -> Selection:
-    """The same selection where everybody knows `size` agents at a time.
+    """The same selection where each agent knows `size` agents at a time.
 
     Whom an agent may fetch from is restricted to those; what the selection remembers of
     others serves again when they come back. Views should be larger than the number of
-    peers averaged with: these stay, and a view of nobody else never changes.
+    peers averaged with: these stay, and a view of no others never changes.
     """
     if size < 2:
         raise InputError(
@@ -93,7 +93,7 @@ def exchange_views(
 
 
 def _one_asker(key: Key, partner: Topology) -> Topology:
-    """For everybody one of those whose partner it is, at random, `[N, 1]`."""
+    """For each agent one of those whose partner it is, at random, `[N, 1]`."""
     num_agents = partner.mask.shape[0]
     turn = jax.random.permutation(key, num_agents).astype(jnp.int32)
     target = jnp.where(partner.mask, partner.neighbor, num_agents)[:, 0]

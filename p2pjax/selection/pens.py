@@ -1,7 +1,7 @@
 """PENS: average with those whose models often do well on your data.
 
 Onoszko et al. (2021), "Decentralized federated learning of deep neural networks on
-non-iid data"; parameters and stages as in Sajina (2025). In a first stage everybody
+non-iid data"; parameters and stages as in Sajina (2025). In a first stage each agent
 tries random peers and keeps the best of them; in the second it averages with peers that
 were kept more often than chance.
 """

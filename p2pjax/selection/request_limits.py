@@ -38,9 +38,9 @@ def limit_requests(selection: Selection, max_requests: int) -> Selection:
 def apply_request_limit(
     key: Key, view: PeerView, wanted: Topology, before: Topology | None = None
 ) -> Topology:
-    """Whom everybody may really fetch from, of whom it wants to, `[N, C]`.
+    """Whom each agent may really fetch from, of whom it wants to, `[N, C]`.
 
-    Without a cap that is everybody. Slots that find nobody stay unused.
+    Without a cap that is all of them. Slots that find no agent stay unused.
 
     Args:
       key: of the lottery.

@@ -55,7 +55,7 @@ def update_cosine(share: float = 0.5) -> Similarity:
     """Cosines of what two agents learned: in this round, and since the start.
 
     Statistics such as those of batch norm do not count. A peer sends its model and
-    what it learned in this round; with the start, which everybody knows, that is all.
+    what it learned in this round; with the start, which all know, that is all.
 
     Args:
       share: weight of this round; the rest is for everything since the start.

@@ -1,4 +1,4 @@
-"""Everybody averages with whom it is permitted to: fixed graphs, the oracle.
+"""Each agent averages with whom it is permitted to: fixed graphs, the oracle.
 
 The baselines of Sajina (2025), "Deep Learning Personalization Methods in Peer-to-peer
 Heterogeneous Systems": `sparse` on `graphs.directed_regular` knows nothing of who is

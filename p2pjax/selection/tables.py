@@ -19,7 +19,7 @@ def sample(
     logits: Array | None = None,
     limit: Array | None = None,
 ) -> Topology:
-    """`num` different peers of everybody, all that there are if fewer, `[N, num]`.
+    """`num` different peers of each agent, all that there are if fewer, `[N, num]`.
 
     Args:
       key: of the draw.
@@ -35,7 +35,7 @@ def sample(
 def top_k(
     table: Topology, scores: Array, num: int, limit: Array | None = None
 ) -> Topology:
-    """The `num` slots with the highest scores `[N, C]` of everybody, `[N, num]`.
+    """The `num` slots with the highest scores `[N, C]` of each agent, `[N, num]`.
 
     All that there are if fewer, and no more than `limit` `[N]`; scores of minus
     infinity or NaN are never chosen.
@@ -69,7 +69,7 @@ def empty(num_agents: int, num: int) -> Topology:
 
 
 def self_only(num_agents: int) -> Topology:
-    """Everybody's own model, `[N, 1]`."""
+    """Each agent's own model, `[N, 1]`."""
     ids = jnp.arange(num_agents, dtype=jnp.int32)[:, None]
     return Topology(ids, jnp.ones((num_agents, 1), bool))
 

@@ -2,7 +2,7 @@
 
 A network epoch is over when the examples processed by all agents together have grown
 by as many as there are (Sajina 2025), so agents with little data see theirs more often
-where everybody takes a step at a time. All of it is numpy, on the host.
+where each agent takes a step at a time. All of it is numpy, on the host.
 """
 
 import numpy as np
