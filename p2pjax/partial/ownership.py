@@ -30,7 +30,7 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
     """
     below = schemes.dependency_closure(scheme.depends, len(scheme.models))
     placement.check_cells(cells, below)
-    table = lowest_owner(below, scheme.cross_model)
+    owners = _Owners(below, scheme.cross_model)
     if scheme.neutral_input:
         cells = (np.full_like(cells[0], NEUTRAL), *cells[1:])
     sources = placement.readable(cells)
@@ -45,7 +45,7 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
         ]
         for spans_of_block in itertools.product(*spans):
             start, stop = zip(*spans_of_block, strict=True)
-            owner = _owner(axes, start, cells, sources, table)
+            owner = _owner(axes, start, cells, sources, owners)
             blocks = found.setdefault(owner.tobytes(), (owner, []))[1]
             blocks.append(Block(index, start, stop))
     return MixPlan(
@@ -161,19 +161,49 @@ def _owner(
     start: tuple[int, ...],
     cells: Cells,
     sources: Cells,
-    table: np.ndarray,
+    owners: "_Owners",
 ) -> np.ndarray:
     """Owner `[N]` of the parameters in the block that begins at `start`."""
-    owner = np.full(len(cells[0]), NEUTRAL)
+    columns = []
     for part, column in zip(axes, start, strict=True):
         if part is not None:
             held = cells if part == _held_part(axes) else sources
             models = held[part][:, column]
-            models = np.where(models == ABSENT, LOCAL, models)
-            both = table[np.maximum(owner, LOCAL), np.maximum(models, LOCAL)]
-            owner = np.where(
-                owner == NEUTRAL, models, np.where(models == NEUTRAL, owner, both)
-            )
+            columns.append(np.where(models == ABSENT, LOCAL, models))
+    attached = np.stack(columns, axis=1)  # [N, axes with cells]
+    rows, of_agent = np.unique(attached, axis=0, return_inverse=True)
+    owner = np.array([owners.owner(row.tolist()) for row in rows])[of_agent.ravel()]
     values, group_sizes = np.unique(owner, return_counts=True)
     is_shared = np.isin(owner, values[group_sizes > 1]) & (owner != NEUTRAL)
     return np.where(is_shared, owner, LOCAL)
+
+
+class _Owners:
+    """Who owns a parameter that cells of several models are attached to."""
+
+    def __init__(self, below: np.ndarray, cross_model: bool) -> None:
+        self._below, self._cross_model = below, cross_model
+        self._pairs = lowest_owner(below, cross_model)
+        self._larger: dict[frozenset[int], int] = {}  # three models or more
+
+    def owner(self, models: list[int]) -> int:
+        """The lowest of the models; of several lowest ones, their set or none.
+
+        All models count at once: taken two by two, a model below two others would
+        depend on the order of the axes.
+        """
+        found = set(models) - {NEUTRAL}
+        if not found:
+            return NEUTRAL
+        if LOCAL in found:
+            return LOCAL
+        lowest = [a for a in found if not any(self._below[b, a] for b in found)]
+        if len(lowest) == 1:
+            return lowest[0]
+        if len(lowest) == 2:
+            return int(self._pairs[lowest[0], lowest[1]])
+        if not self._cross_model:
+            return LOCAL
+        first = max(len(self._below), int(self._pairs.max(initial=0)) + 1)
+        key = frozenset(lowest)
+        return self._larger.setdefault(key, first + len(self._larger))

@@ -4,7 +4,8 @@ Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentrali
 multi-task learning for neural networks". An agent's network is cut into slices, each
 slice implements one partial model, and a model may depend on others. What a user writes
 is here and is checked here; `placement` gives every cell its model and its column,
-`owners` goes on from there. All of it is numpy, done once, on the host."""
+`owners` goes on from there. All of it is numpy, done once, on the host.
+"""
 
 import warnings
 from collections.abc import Sequence

@@ -5,7 +5,8 @@ framework with adaptive neighbor matching"; parameters as in Sajina (2025). In t
 stage each agent compares its neighbours with new peers and keeps the best. In the
 second it has a bag of peers, averages with some of them, and now and then divides a few
 of the bag and a few others into two groups: the more similar one goes into the bag, the
-other out of it."""
+other out of it.
+"""
 
 from typing import NamedTuple
 

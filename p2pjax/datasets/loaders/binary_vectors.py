@@ -4,7 +4,8 @@ Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentrali
 multi-task learning for neural networks". Vector k repeats one of s patterns: with o = 3
 m (k mod s), coordinates o .. o + m - 1 are known and the next m are to be guessed from
 them; in a modified pattern the m after those are guessed instead. Noise flips z bits,
-evenly spaced, that move with k div s. Everything is computed, nothing is drawn."""
+evenly spaced, that move with k div s. Everything is computed, nothing is drawn.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
