@@ -447,6 +447,25 @@ class TestRefusals:
             build("dpsgd", learning_rate=0.1)
 
 
+def test_sgp_says_what_lost_messages_do_to_it():
+    """The weights fall, and the steps grow as one over them."""
+    with pytest.warns(UserWarning, match="steps grow as one over the weight left"):
+        method = build("sgp", channel=pj.channel.drop(0.3))
+    state, *_ = shapes_of_round(method)
+    assert state.protocol_state.shape == (SIZE,)
+
+
+@pytest.mark.parametrize("name", ["sgp", "gosgd", "d2"])
+def test_states_keep_their_dtype_in_64_bits(name):
+    """SGP's weights became float64 in the first step, which no loop takes."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        task = pj.classification(pj.nn.MLP((3, 2)), DATA)
+        state, new_state, _ = shapes_of_round(build(name, task))
+    assert jax.tree.map(lambda leaf: leaf.dtype, state) == jax.tree.map(
+        lambda leaf: leaf.dtype, new_state
+    )
+
+
 def test_norm_by_class_stays_or_travels():
     """FedBN keeps scale, bias and statistics; SiloBN statistics; others send all."""
     results = {}

@@ -31,6 +31,13 @@ from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
 
+LOSS_WARNING = (
+    "SGP loses weight with every lost message, and its steps grow as one over the "
+    "weight left, until training diverges: lower the learning rate as the weights "
+    "(Info.weight) fall, stop in time, or use dpsgd, which counts the receiver's own "
+    "model for a lost one."
+)
+
 
 def sgp(
     task: Task,
@@ -121,4 +128,5 @@ def sgp_protocol(
         send_fn,
         receive_fn,
         weight=lambda weight: weight,
+        loss_warning=LOSS_WARNING,
     )

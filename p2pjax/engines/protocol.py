@@ -57,6 +57,7 @@ class GossipProtocol(NamedTuple):
     needs_before: bool = True  # whether it reads `LocalStep.before`
     num_models: int = 1  # in a message
     takes_losses: bool = True  # whether messages may be lost
+    loss_warning: str = ""  # what a user should know where they may
 
 
 def prepare_weights(

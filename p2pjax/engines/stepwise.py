@@ -5,6 +5,7 @@ the counting. A `GossipProtocol` is what distinguishes D-PSGD, D2, SGP and GoSGD
 an agent sends and what it makes of what arrives.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -124,6 +125,8 @@ def gossip(
     graphs = as_graph(graph)
     schedule.check_rewiring(graphs, rewire_every, per_communication=True)
     check_channel(channel, name, loses=protocol.takes_losses)
+    if channel.loss_probability and protocol.loss_warning:
+        warnings.warn(protocol.loss_warning, stacklevel=3)
     if protocol.needs_gradient and local_updates != steps(1):
         raise InputError(
             f"{name} reads the gradient of each step, so it needs one local step "

@@ -1,4 +1,7 @@
-"""Push-sum: weights that travel along with models (Kempe, Dobra, Gehrke 2003)."""
+"""Push-sum: weights that travel along with models.
+
+Kempe, Dobra, Gehrke (2003), "Gossip-based computation of aggregate information".
+"""
 
 import jax.numpy as jnp
 
@@ -20,7 +23,9 @@ def push_sum_step(peers: Peers, weight: Array) -> tuple[Peers, Array]:
     Returns:
       The row-stochastic matrix of that mean, and the new weights A w.
     """
-    carried = jnp.asarray(peers.weight * weight[peers.ids])
+    # Weights keep their dtype, also where graphs are in 64 bits.
+    share = jnp.asarray(peers.weight).astype(weight.dtype)
+    carried = share * weight[peers.ids]
     carried = carried.at[:, 0].max(WEIGHT_FLOOR)
     total = carried.sum(1)
     return Peers(peers.ids, carried / total[:, None]), total
