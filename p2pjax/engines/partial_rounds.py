@@ -7,6 +7,7 @@ implement a partial model average the parameters it owns. Nothing shared is loca
 training, everything shared is FedAvg or gossip of whole networks.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
-from p2pjax.partial.drift import squared_distance, updated
+from p2pjax.partial.drift import requests, updated
 from p2pjax.partial.sharing import SharingPlan, initial_variables
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
@@ -85,8 +86,9 @@ def partial_rounds(
       average_every: mini-batches between two averagings.
       drift_threshold: dynamic averaging (Kamp et al. 2018,
         https://arxiv.org/abs/1807.03210): when it is time, an agent asks for an
-        exchange only if the squared distance of its shared parameters from those it
-        had after its last exchange is larger than this. None: all agents, always.
+        exchange of a model only if the squared distance of its parameters of that
+        model from those after their last exchange is larger than this. None: all
+        agents and models, always.
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
       channel: what happens to messages on their way.
@@ -144,12 +146,14 @@ def partial_rounds(
             warn_if_split(inputs, sharing.plan)
         return inputs
 
-    def requested(inputs: PyTree, params: PyTree, reference: PyTree) -> PyTree:
-        """The exchanges that take place."""
+    def requested(
+        inputs: PyTree, params: PyTree, reference: PyTree
+    ) -> Callable[[np.ndarray], PyTree]:
+        """Owner vector of a class -> the exchanges of it that take place."""
         if drift_threshold is None:
-            return inputs
-        drifted = squared_distance(params, reference, sharing.plan)
-        return averaging.restrict_to_requests(inputs, drifted > drift_threshold)
+            return lambda owner: inputs
+        asking = requests(params, reference, sharing.plan, drift_threshold)
+        return lambda owner: averaging.restrict_to_requests(inputs, asking(owner))
 
     def average(
         key: Key, t: Array, inputs: PyTree, params: PyTree, reference: PyTree
@@ -162,7 +166,7 @@ def partial_rounds(
         params = exchange.combine(
             params,
             params,
-            lambda owner: averaging.combine(used, owner, arrived),
+            lambda owner: averaging.combine(used(owner), owner, arrived),
             arrived,
         )
         if drift_threshold is not None:
@@ -170,7 +174,7 @@ def partial_rounds(
                 reference,
                 params,
                 sharing.plan,
-                lambda owner: jnp.any(averaging.links(used, owner), axis=1),
+                lambda owner: jnp.any(averaging.links(used(owner), owner), axis=1),
             )
         return params, reference
 
@@ -255,9 +259,15 @@ def partial_rounds(
     )
 
 
-def _any_link(averaging: Averaging, inputs: PyTree, sharing: SharingPlan) -> Array:
+def _any_link(
+    averaging: Averaging,
+    inputs_of: Callable[[np.ndarray], PyTree],
+    sharing: SharingPlan,
+) -> Array:
     """`[N, D]`: links over which at least one partial model is averaged."""
-    linked = [averaging.links(inputs, c.owner) for c in sharing.plan.classes]
+    linked = [
+        averaging.links(inputs_of(c.owner), c.owner) for c in sharing.plan.classes
+    ]
     total = linked[0]
     for more in linked[1:]:
         total = total | more

@@ -68,9 +68,11 @@ def _scored(
 def on_test_sets_of_groups(
     groups: Sequence[Group], scores: Sequence[str], agent_loop: int = AUTO
 ) -> Evaluate:
-    """Each agent's score and loss on its own test set, `[N]` each.
+    """Each agent's `score` and `loss` on its own test set, `[N]` each.
 
-    The score is called `accuracy`, whatever it is; NaN if it is not defined.
+    Tasks have different scores, such as an accuracy or F1; each is there under its own
+    name too, NaN for agents whose task does not have it. A score that is not defined,
+    as F1 without entities, is NaN.
 
     Args:
       groups: who has which task.
@@ -78,6 +80,7 @@ def on_test_sets_of_groups(
       agent_loop: `VMAP` takes all agents of a task in one batch, any other number one
         after the other.
     """
+    names = sorted(set(scores))
 
     def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
         values = []
@@ -95,7 +98,9 @@ def on_test_sets_of_groups(
                 batch = whole_set(test.examples, test.size)
                 sums = group.task.evaluate(variables, batch)
                 means = {name: total / weight for name, (total, weight) in sums.items()}
-                return {"accuracy": means[scores[number]], "loss": means["loss"]}
+                none = jnp.full_like(means["loss"], jnp.nan)
+                own = {name: means.get(name, none) for name in names}
+                return own | {"score": means[scores[number]], "loss": means["loss"]}
 
             agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)
             if resolve_agent_loop(agent_loop, models.reported) == VMAP:

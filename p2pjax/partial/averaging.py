@@ -32,6 +32,9 @@ class Averaging(NamedTuple):
     links: Callable[[PyTree, np.ndarray], Array]  # (inputs, owner) -> bool [N, D]
     # (inputs, who asks for an exchange [N]) -> inputs with these exchanges only
     restrict_to_requests: Callable[[PyTree, Array], PyTree]
+    # whether every model has an exchange of its own, as with a server for each; else
+    # one message carries all models that its two ends share
+    per_model: bool = False
 
 
 def server(num_agents: int, weight: Array | None = None) -> Averaging:
@@ -65,7 +68,12 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
         return linked[:, None]  # one link, to the server
 
     return Averaging(
-        num_agents, plan_fn, combine_fn, links_fn, lambda inputs, asking: asking
+        num_agents,
+        plan_fn,
+        combine_fn,
+        links_fn,
+        lambda inputs, asking: asking,
+        per_model=True,
     )
 
 
@@ -145,20 +153,34 @@ def _without_lost(peers: Peers, arrived: Array | None) -> Peers:
 
 
 def messages_and_payload(
-    averaging: Averaging, inputs: PyTree, plan: MixPlan
+    averaging: Averaging, inputs_of: Callable[[np.ndarray], PyTree], plan: MixPlan
 ) -> tuple[Array, Array]:
     """Messages and parameters each agent sends in one averaging, `[N]` each.
 
-    One message carries all classes that its two ends share.
+    Between two agents one message carries all models that they share; a server has one
+    message for each model.
+
+    Args:
+      averaging: how members average.
+      inputs_of: owner vector `[N]` of a class -> inputs of its exchanges.
+      plan: owner classes.
     """
     num_agents = len(plan.classes[0].owner)
-    used: Array = jnp.zeros((num_agents, 1), bool)
     payload = jnp.zeros(num_agents, jnp.float32)
+    used: dict[int, Array] = {}  # of every model, or of all of them together
     for owner_class in plan.classes:
-        linked = averaging.links(inputs, owner_class.owner)
-        used = used | linked
+        owner = owner_class.owner
+        linked = averaging.links(inputs_of(owner), owner)  # [N, D]
         payload = payload + linked.sum(1).astype(jnp.float32) * owner_class.size
-    return used.sum(1).astype(jnp.float32), payload
+        for model in np.unique(owner) if averaging.per_model else (0,):
+            own = linked
+            if averaging.per_model:
+                own = linked & jnp.asarray(owner == model)[:, None]
+            used[int(model)] = own | used[int(model)] if int(model) in used else own
+    messages = jnp.zeros(num_agents, jnp.float32)
+    for own in used.values():
+        messages = messages + own.sum(1).astype(jnp.float32)
+    return messages, payload
 
 
 def warn_if_split(graphs: Topology, plan: MixPlan) -> int:

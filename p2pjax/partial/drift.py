@@ -1,7 +1,8 @@
-"""How far every agent's shared parameters are from where it last exchanged them.
+"""How far each agent's partial models are from where it last exchanged them.
 
 Dynamic averaging (Kamp et al. 2018, "Efficient decentralized deep learning by dynamic
-model averaging") exchanges only what has drifted.
+model averaging", https://arxiv.org/abs/1807.03210) exchanges only what has drifted,
+here model by model.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,16 +15,47 @@ from p2pjax.exchange.owner_classes import Block, MixPlan
 from p2pjax.types import LOCAL, Array, PyTree
 
 
-def squared_distance(params: PyTree, reference: PyTree, plan: MixPlan) -> Array:
-    """Of the parameters that an agent shares with another, `[N]`."""
+def requests(
+    params: PyTree, reference: PyTree, plan: MixPlan, threshold: float
+) -> Callable[[np.ndarray], Array]:
+    """Who asks for an exchange, model by model.
+
+    Args:
+      params: leaves `[N, ...]`.
+      reference: parameters after the last exchange, leaves `[N, ...]`.
+      plan: owner classes.
+      threshold: an agent asks for a model whose parameters are farther from the
+        reference than this, in squared distance.
+
+    Returns:
+      A function from the owner vector `[N]` of a class to who asks, bool `[N]`.
+    """
+    distance = squared_distances(params, reference, plan)
+
+    def asking(owner: np.ndarray) -> Array:
+        found = jnp.zeros(len(owner), bool)
+        for model in np.unique(owner[owner != LOCAL]):
+            found |= (distance[int(model)] > threshold) & jnp.asarray(owner == model)
+        return found
+
+    return asking
+
+
+def squared_distances(
+    params: PyTree, reference: PyTree, plan: MixPlan
+) -> dict[int, Array]:
+    """Of the parameters that an agent has of each model, `[N]` by model."""
     leaves, references = jax.tree.leaves(params), jax.tree.leaves(reference)
-    total = jnp.zeros(len(plan.classes[0].owner))
+    total: dict[int, Array] = {}
     for owner, block in _shared_blocks(plan):
         mine, theirs = (
             _columns(tree[block.leaf], block) for tree in (leaves, references)
         )
         squares = jnp.square(mine - theirs).reshape(len(owner), -1).sum(1)
-        total = total + jnp.where(owner != LOCAL, squares.astype(total.dtype), 0)
+        for model in np.unique(owner[owner != LOCAL]):
+            own = jnp.where(owner == model, squares.astype(float), 0)
+            before = total.get(int(model), jnp.zeros(len(owner)))
+            total[int(model)] = before + own
     return total
 
 
