@@ -693,9 +693,7 @@ METHODS = {
     "dpsgd": lambda s: s.stepwise(neighbor_averaging(), changing),
     "mix_first": lambda s: s.stepwise(neighbor_averaging(mix_first=True), DIRECTED),
     "d2": lambda s: s.stepwise(d2_protocol(), changing),
-    "sgp": lambda s: s.stepwise(
-        sgp_protocol(), DIRECTED, channel=channel.drop(0.1)
-    ),
+    "sgp": lambda s: s.stepwise(sgp_protocol(), DIRECTED, channel=channel.drop(0.1)),
     "gosgd": lambda s: s.stepwise(gosgd_protocol(0.5), DIRECTED),
 }
 RAGGED = (1, 4, 3, 5, 2)

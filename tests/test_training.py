@@ -277,6 +277,9 @@ def test_shuffled_epochs_use_every_example_once_per_pass():
                 sampler(jax.random.key(9), jnp.int32(epoch * num_steps + s), size)
                 for s in range(num_steps)
             ]
+            # A short batch is filled with the agent's own examples, in the same order.
+            whole = np.concatenate([d.indices for d in draws])
+            np.testing.assert_array_equal(whole, np.resize(whole[:size], len(whole)))
             used = np.concatenate([d.indices[d.valid] for d in draws])
             assert sorted(used.tolist()) == list(range(size))
             orders.append(used.tolist())
