@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pjax.algorithms._partial_averaging import partial_averaging
 from p2pjax.datasets.loaders import binary_vectors
 from p2pjax.datasets.loaders.binary_vectors import Patterns
+from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.evaluation.models import disagreement
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import owner_classes
@@ -388,7 +388,7 @@ def build(num_agents, num_hidden, scheme=None, **options):
         global_model = PartialModel((20, 5), tuple(range(num_agents)))
         scheme = Scheme(((20, num_hidden),) * num_agents, (global_model,))
     sharing = compile_scheme(scheme, wiring(), task)
-    algorithm = partial_averaging(
+    algorithm = partial_rounds(
         task,
         associative_rule(0.2, THRESHOLD),
         samplers.cyclic_window(3),
@@ -412,7 +412,7 @@ def run_rounds(algorithm, state, world, num_rounds):
 def test_engine_equals_a_plain_simulation_of_three_agents(agent_loop):
     """Four mini-batches, five of eight hidden cells shared; rates differ."""
     rates = np.array([1, 0.5, 2], np.float32)
-    algorithm, task, _ = build(3, 8, rate=rates, agent_loop=agent_loop)
+    algorithm, task, _ = build(3, 8, update_scale=rates, agent_loop=agent_loop)
     world = binary_vectors.world(SMALL, num_agents=3, num_modified=1)
     state = jax.jit(algorithm.init)(jax.random.key(0), world)
     kernels = jax.tree.map(lambda leaf: np.asarray(leaf, float), state.variables.params)
@@ -435,7 +435,9 @@ def test_engine_equals_a_plain_simulation_of_three_agents(agent_loop):
         assert_links_close(params, to_hidden[n], to_visible[n])
     np.testing.assert_allclose(info.train_loss, losses)
     np.testing.assert_array_equal(info.payload, np.full(3, 2 * 20 * 5))
-    tested = on_test_sets(task)(state.variables, jax.tree.map(jnp.asarray, world))
+    tested = on_test_sets(task)(
+        algorithm.models(state), jax.tree.map(jnp.asarray, world)
+    )
     for n in range(3):
         successes = [
             reference_success(y, reference_recall(to_hidden[n], to_visible[n], x)[1])
@@ -502,7 +504,7 @@ def test_partial_averaging_beats_none_and_all_of_it():
         shared = PartialModel((50, num_shared), tuple(range(15)))
         scheme = Scheme(((50, 400),) * 15, (shared,) if num_shared else ())
         sharing = compile_scheme(scheme, wiring(), task)
-        algorithm = partial_averaging(
+        algorithm = partial_rounds(
             task,
             associative_rule(0.1, THRESHOLD),
             samplers.cyclic_window(3),

@@ -23,7 +23,7 @@ from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
-from p2pjax.training.learner import StepContext, gradient_descent, per_module_state
+from p2pjax.training.learner import StepContext, gradient_descent, norm_and_rest
 from p2pjax.types import FederatedData, InputError, Ratio, Split, Variables
 
 TIMINGS = {
@@ -339,14 +339,14 @@ def text_world(rng, num_agents, smallest=3, largest=14):
 def build(num_agents, degree=3, seed=0, optimizer=None, **options):
     module = NextWord(VOCAB, embedding=5, units=6, dense=4, batch_norm=True)
     task = next_token(module, LENGTH, ignore_token=1)
-    optimizer = per_module_state(optimizer or optax.sgd(0.05))
-    learner = gradient_descent(task, optimizer)
+    optimizer = optimizer or optax.sgd(0.05)
+    learner = gradient_descent(task, optimizer, norm_and_rest(task.norm))
 
     def graph(rng):
         return generators.directed_regular(num_agents, degree, seed=rng)
 
     defaults = {"batch_size": 4, "rewire_every": 2, "growing_momentum": True}
-    return p2p_bn(task, learner, graph, **(defaults | options)), task, learner
+    return p2p_bn(task, optimizer, graph, **(defaults | options)), task, learner
 
 
 def oracle(method, task, learner, world, num_rounds, timing, local=()):
@@ -378,10 +378,10 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
         valid = samplers.whole_set(of(world.valid, agent), world.valid.size[agent])
         before = evaluate(variables, valid)["accuracy"]
         size = world.train.size[agent]
-        frozen = {name: jnp.asarray(progress.is_frozen) for name in variables.params}
+        frozen = {"rest": jnp.asarray(progress.is_frozen)}
         per_epoch = -(-int(size) // 4)
         for k in range(per_epoch):
-            number = jnp.int32(int(progress.num_epochs) * per_epoch + k)
+            number = jnp.int32(int(progress.num_wakes) * per_epoch + k)
             draw = sampler(jax.random.key(0), number, jnp.int32(size))
             batch = samplers.take_batch(of(world.train, agent), draw)
             variables, opt_state, _ = step(
@@ -393,12 +393,12 @@ def oracle(method, task, learner, world, num_rounds, timing, local=()):
             )
         after = evaluate(variables, valid)["accuracy"]
         improved = float(after.total) > float(before.total)
-        num_epochs = int(progress.num_epochs) + 1
-        grown = min(0.9 * 1.01 ** (num_epochs / 5), 0.99)
+        num_wakes = int(progress.num_wakes) + 1
+        grown = min(0.9 * 1.01 ** (num_wakes / 5), 0.99)
         variables = variables._replace(
             stats=variables.stats | {"momentum": np.float32(grown)}
         )
-        memory = (type(progress)(np.asarray(not improved), np.int32(num_epochs)), rate)
+        memory = (type(progress)(np.asarray(not improved), np.int32(num_wakes)), rate)
         return Agent(variables, opt_state, memory)
 
     def merge(mine, theirs):
@@ -508,10 +508,11 @@ def test_waves_equal_the_oracle_in_double_precision(name):
             )
 
         task = task._replace(init=in_double)
-        learner = gradient_descent(task, per_module_state(optax.adam(1e-2)))
+        optimizer = optax.adam(1e-2)
+        learner = gradient_descent(task, optimizer, norm_and_rest(task.norm))
         method = p2p_bn(
             task,
-            learner,
+            optimizer,
             lambda rng: generators.directed_regular(num_agents, 3, seed=rng),
             batch_size=4,
             rewire_every=2,
@@ -577,7 +578,7 @@ def test_sharing_rules_keep_statistics_at_home():
     world = text_world(np.random.default_rng(0), 6)
     sizes = {}
     for name, local in (("full", shared.FULL), ("silo", shared.SILO_BN)):
-        method, _, _ = build(6, local=local)
+        method, _, _ = build(6, local_patterns=local)
         state = jax.eval_shape(method.init, jax.random.key(0), world)
         sizes[name] = sum(leaf.size for leaf in jax.tree.leaves(state.mailbox))
     # Means and variances of 6 units and of 4 dense cells, for 6 agents.

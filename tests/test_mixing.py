@@ -287,7 +287,7 @@ def test_topology_tables():
         (lambda: averaging.random_pairs(3, np.ones(2)), "each of 3 agents"),
         (
             lambda: averaging.metropolis_gossip(4, generators.ring(4), rewire_every=2),
-            "a function that draws graphs",
+            "a function that draws them",
         ),
         (
             lambda: averaging.metropolis_gossip(
@@ -299,7 +299,7 @@ def test_topology_tables():
             lambda: averaging.metropolis_gossip(5, generators.ring(4)).plan(
                 np.random.default_rng(0), 1
             ),
-            "a graph of 5 agents, got one of 4",
+            "as the data have, 5, got one of 4",
         ),
         (lambda: averaging.server(1, np.asarray([np.inf])), "positive weight"),
         (lambda: topology.from_graph(nx.Graph()), "at least one node"),

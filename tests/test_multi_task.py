@@ -23,7 +23,7 @@ from p2pjax.tasks._encoder_tasks import masked_token, tagging
 from p2pjax.tasks.task import Task
 from p2pjax.training import local_training, samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
-from p2pjax.training.learner import StepContext, gradient_descent, per_module_state
+from p2pjax.training.learner import StepContext, by_top_level, gradient_descent
 from p2pjax.types import FederatedData, InputError, Ratio, Split, Variables
 
 # The thesis' examples on scalars: an encoder and a head, one step is an epoch.
@@ -76,7 +76,7 @@ def scalar_runs(monkeypatch, start, c, d, freeze, agent_loop):
     graph = topology.from_edges(3, np.array([0, 0, 2]), np.array([1, 2, 0]))
     method = multi_task(
         groups,
-        lambda task: gradient_descent(task, per_module_state(optax.sgd(0.5))),
+        optax.sgd(0.5),
         graph,
         batch_size=1,
         encoder_freeze=freeze,
@@ -130,7 +130,7 @@ def test_the_receive_rule_and_the_freeze_of_the_thesis(monkeypatch, agent_loop):
 def test_the_gradient_of_the_thesis_example(freeze, encoder):
     """Agent 2 wakes at (3.5, -4) with gradient (1, 2) and rate 0.5."""
     task = scalar_task(jnp.ones(()))
-    learner = gradient_descent(task, per_module_state(optax.sgd(0.5)))
+    learner = gradient_descent(task, optax.sgd(0.5), by_top_level)
     variables = Variables(
         {"encoder": {"x": jnp.float32(3.5)}, "head": {"x": jnp.float32(-4)}}, {}
     )
@@ -247,7 +247,7 @@ def linear_world(rng, size, inputs, outputs, dtype=np.float32):
 
 
 def adam(task):
-    return gradient_descent(task, per_module_state(optax.adam(1e-2)))
+    return gradient_descent(task, optax.adam(1e-2), by_top_level)
 
 
 def linear_case(dtype=jnp.float32, **options):
@@ -469,7 +469,7 @@ def test_simulation_scores_every_agent_on_its_own_task():
         eval_every=2,
         evaluate=on_test_sets_of_groups(groups, ["error", "error"]),
     )
-    models = method.models(last.state)
+    models = method.models(last.state).reported
     for agent in (0, 3, 4, 7):
         variables, test = one_agent((models, world.test), groups, agent)
         batch = samplers.whole_set(test.examples, test.size)

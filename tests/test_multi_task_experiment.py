@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import multi_task, run_folder, task_data
+from p2pjax.datasets.loaders import pieces
 from p2pjax.types import InputError, num_agents
 
 SMALL = (
@@ -84,8 +85,8 @@ def test_refusals(parse, args, message):
 
 def test_a_trained_vocabulary_is_kept_and_named(parse, tmp_path, monkeypatch):
     """Training it again may give other pieces, so a rerun has to find it."""
-    trained = task_data.word_pieces.whole_words(["the", "dog"])
-    monkeypatch.setattr(task_data.word_pieces, "train", lambda *_: trained)
+    trained = pieces.whole_words(["the", "dog"])
+    monkeypatch.setattr(task_data, "train", lambda *_: trained)
     (tmp_path / "nps_chat.json").write_text(
         json.dumps([["s", f"u{n}", "Statement", "the dog the dog"] for n in range(8)])
     )

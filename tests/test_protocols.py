@@ -24,6 +24,7 @@ from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.server import server_rounds
 from p2pjax.engines.stepwise import gossip
 from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.exchange import channel
 from p2pjax.exchange.push_sum import push_sum_step
 from p2pjax.exchange.shared import FED_BN, FULL, SILO_BN
 from p2pjax.graphs import analysis, generators, mixing_matrices, topology
@@ -32,7 +33,7 @@ from p2pjax.nn import gru
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
-from p2pjax.training import epochs, samplers
+from p2pjax.training import epochs, local_updates, samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import Learner, gradient_descent
 from p2pjax.types import FederatedData, InputError, Peers, Ratio, Variables
@@ -122,7 +123,7 @@ def started(algorithm, variables):
 
 def toy_run(*args, world=None, num_rounds=3, **options):
     states, info = run(toy(*args, **options), world or toy_world(), num_rounds)
-    return np.asarray(states.variables.params["x"]), states.memory, info
+    return np.asarray(states.variables.params["x"]), states.protocol_state, info
 
 
 def digraph(num_agents, *ends):
@@ -141,11 +142,11 @@ class TestVectors:
         close(x, [VECTORS["local"]["r1"], VECTORS["local"]["r2"]])
 
     def test_central(self):
-        algorithm = central(TOY, TOY_LEARNER, 4, batch_size=8)
+        algorithm = central(TOY, TOY_LEARNER, batch_size=8)
         states, _ = run(algorithm, toy_world(), 2)
         close(states.variables.params["x"][:, 0], VECTORS["central"])
         last = jax.tree.map(lambda leaf: leaf[-1], states)
-        close(algorithm.models(last).params["x"], VECTORS["central"][-1:] * 4)
+        close(algorithm.models(last).reported.params["x"], VECTORS["central"][-1:] * 4)
 
     @pytest.mark.parametrize(
         "name, sizes, chosen",
@@ -246,9 +247,6 @@ class TestVectors:
             lambda variables: (),
             lambda key, variables, opt, batch, extra: (variables, opt, jnp.zeros(())),
         )
-        algorithm = toy(
-            neighbor_averaging(), generators.ring(2), learner=idle, local=local
-        )
         world = toy_world([0.0, 1])
         variables = Variables(
             {
@@ -256,6 +254,17 @@ class TestVectors:
                 "norm": {"scale": both[:, 1:2], "bias": both[:, 2:3]},
             },
             {"batch_stats": {"norm": {"mean": both[:, 3:4], "var": both[:, 4:]}}},
+        )
+        one_agent = jax.tree.map(lambda leaf: leaf[0], variables)
+        task = TOY._replace(init=lambda key: one_agent, norm=frozenset({"norm"}))
+        algorithm = gossip(
+            task,
+            idle,
+            neighbor_averaging(),
+            generators.ring(2),
+            batch_size=1,
+            local_patterns=local,
+            agent_loop=VMAP,
         )
         states, info = run(started(algorithm, variables), world, 1)
         params, stats = states.variables
@@ -418,7 +427,11 @@ class TestInvariants:
         close(kept.sum(1), np.full(20, 5.0), atol=1e-4)
         assert np.ptp(kept[-1]) > 0.1  # or SGP would be D-PSGD here
         _, leaking, lossy = toy_run(
-            sgp_protocol(loss_probability=0.3), graph, world=world, num_rounds=20
+            sgp_protocol(),
+            graph,
+            world=world,
+            num_rounds=20,
+            channel=channel.drop(0.3),
         )
         sums = np.asarray(lossy.weight.sum(1))
         close(sums, leaking.sum(1))
@@ -454,7 +467,7 @@ class TestInvariants:
         start = jnp.asarray([0.0, 1, 5, -2, 8])
         algorithm = started(algorithm, Variables({"x": start}, {}))
         states, info = run(algorithm, toy_world([0.0] * 5), 30)
-        x, w = states.variables.params["x"], states.memory
+        x, w = states.variables.params["x"], states.protocol_state
         close((w * x).sum(1), np.full(30, start.mean()), atol=1e-4)
         close(w.sum(1), np.ones(30))
         assert np.ptp(w[-1]) > 0.01
@@ -497,18 +510,19 @@ class TestInvariants:
             sgp_protocol(),
         ):
             graph = digraph(4, (0, 1), (1, 2), (2, 0), (2, 3), (3, 0), (1, 0))
-            protocol = protocol._replace(
-                wire=sgp_protocol().wire
-            )  # directed, no warning
-            x, _, info = toy_run(protocol, graph, local=("params/x",))
+            protocol = protocol._replace(  # directed, no warning
+                prepare_graph=sgp_protocol().prepare_graph
+            )
+            x, _, info = toy_run(protocol, graph, local_patterns=("params/x",))
             close(x, expected.variables.params["x"])
             assert info.payload.sum() == 0
 
     def test_server_optimizer_of_rate_one_is_the_mean(self):
         make = partial(server_rounds, TOY, TOY_LEARNER, batch_size=2, num_clients=2)
         world = toy_world(sizes=[1, 2, 3, 5])
-        plain, _ = run(make(num_epochs=2), world, 4)
-        sgd, _ = run(make(num_epochs=2, server_opt=optax.sgd(1.0)), world, 4)
+        twice = partial(make, local_updates=local_updates.epochs(2))
+        plain, _ = run(twice(), world, 4)
+        sgd, _ = run(twice(server_opt=optax.sgd(1.0)), world, 4)
         close(plain.variables.params["x"], sgd.variables.params["x"])
         with jax.numpy_dtype_promotion("standard"):
             adam, _ = run(make(server_opt=optax.adam(0.25)), world, 1)
@@ -565,7 +579,7 @@ class TestMessages:
     def test_references_send_nothing_and_clients_one_each_way(self):
         for algorithm in (
             local_only(TOY, TOY_LEARNER, batch_size=2),
-            central(TOY, TOY_LEARNER, 5, batch_size=2),
+            central(TOY, TOY_LEARNER, batch_size=2),
         ):
             info = self.info(algorithm, 2)
             assert not any(map(np.any, (info.sent, info.received, info.payload)))
@@ -606,12 +620,12 @@ class TestWarnings:
 @pytest.mark.parametrize(
     "build, message",
     [
-        (
-            lambda: sgp_protocol(loss_probability=1.0),
-            "loss_probability from 0 to below 1",
-        ),
+        (lambda: channel.drop(1.0), "losing a message from 0 to below 1, got 1.0"),
         (lambda: gosgd_protocol(1.5), "probability from 0 to 1, got 1.5"),
-        (lambda: central(TOY, TOY_LEARNER, 0, batch_size=1), "one agent or more"),
+        (
+            lambda: central(TOY, TOY_LEARNER, batch_size=0),
+            "batch size of 1 or more, got 0",
+        ),
         (
             lambda: server_rounds(TOY, TOY_LEARNER, batch_size=1, num_clients=0),
             "one client or more",
@@ -627,10 +641,6 @@ class TestWarnings:
         (
             lambda: toy_run(neighbor_averaging(), generators.ring(5)),
             "as the data have, 4, got one of 5",
-        ),
-        (
-            lambda: run(central(TOY, TOY_LEARNER, 3, batch_size=1), toy_world(), 1),
-            "data of 3 agents, got 4",
         ),
         (
             lambda: run(
@@ -653,11 +663,10 @@ class Setting(NamedTuple):
     batch_size: int
     agent_loop: int = IN_PLACE
 
-    def stepwise(self, protocol, graph):
+    def stepwise(self, protocol, graph, **options):
         rewire_every = 1 if callable(graph) else None
-        return gossip(
-            *self[:2], protocol, graph, rewire_every=rewire_every, **self.rest
-        )
+        options = {"rewire_every": rewire_every, **options, **self.rest}
+        return gossip(*self[:2], protocol, graph, **options)
 
     @property
     def rest(self):
@@ -672,19 +681,19 @@ def changing(rng):
 DIRECTED = digraph(5, *IRREGULAR)
 METHODS = {
     "local_only": lambda s: local_only(s.task, s.learner, **s.rest),
-    "central": lambda s: central(s.task, s.learner, 5, batch_size=s.batch_size),
+    "central": lambda s: central(s.task, s.learner, batch_size=s.batch_size),
     "fedavg": lambda s: server_rounds(
         s.task,
         s.learner,
         num_clients=3,
-        num_epochs=2,
+        local_updates=local_updates.epochs(2),
         server_opt=optax.adam(0.01),
         **s.rest,
     ),
     "dpsgd": lambda s: s.stepwise(neighbor_averaging(), changing),
     "mix_first": lambda s: s.stepwise(neighbor_averaging(mix_first=True), DIRECTED),
     "d2": lambda s: s.stepwise(d2_protocol(), changing),
-    "sgp": lambda s: s.stepwise(sgp_protocol(loss_probability=0.1), DIRECTED),
+    "sgp": lambda s: s.stepwise(sgp_protocol(), DIRECTED, channel=channel.drop(0.1)),
     "gosgd": lambda s: s.stepwise(gosgd_protocol(0.5), DIRECTED),
 }
 RAGGED = (1, 4, 3, 5, 2)

@@ -29,11 +29,11 @@ from p2pjax.training.agent_loop import (
 )
 from p2pjax.training.learner import (
     StepContext,
+    by_top_level,
     gradient_descent,
-    per_module_state,
     per_sample,
 )
-from p2pjax.types import FederatedData, InputError, Split
+from p2pjax.types import FederatedData, InputError, Models, Split
 
 NUM_AGENTS = 7
 
@@ -54,11 +54,11 @@ def setup(rng, sizes=None):
 
 
 @pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 2, 3, 7, 50])
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_all_forms_of_the_agent_loop_agree(agent_loop, per_sample):
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_all_forms_of_the_agent_loop_agree(agent_loop, one_by_one):
     task, agents, variables = setup(np.random.default_rng(0))
     learner = gradient_descent(task, optax.sgd(0.3, momentum=0.9))
-    learner = per_sample(learner) if per_sample else learner
+    learner = per_sample(learner) if one_by_one else learner
     results = []
     for form in (VMAP, agent_loop):
         train = local_training.local_training(
@@ -102,7 +102,7 @@ def test_all_forms_evaluate_alike(agent_loop):
     task, agents, variables = setup(np.random.default_rng(0), sizes)
     world = FederatedData(agents, agents, agents, np.zeros(NUM_AGENTS, np.int32))
     one, other = (
-        jax.jit(on_test_sets(task, form))(variables, world)
+        jax.jit(on_test_sets(task, form))(Models(variables), world)
         for form in (VMAP, agent_loop)
     )
     assert set(one) == {"accuracy", "loss"}
@@ -277,6 +277,9 @@ def test_shuffled_epochs_use_every_example_once_per_pass():
                 sampler(jax.random.key(9), jnp.int32(epoch * num_steps + s), size)
                 for s in range(num_steps)
             ]
+            # A short batch is filled with the agent's own examples, in the same order.
+            whole = np.concatenate([d.indices for d in draws])
+            np.testing.assert_array_equal(whole, np.resize(whole[:size], len(whole)))
             used = np.concatenate([d.indices[d.valid] for d in draws])
             assert sorted(used.tolist()) == list(range(size))
             orders.append(used.tolist())
@@ -356,8 +359,7 @@ def test_an_order_is_drawn_once_per_pass():
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_frozen_parts_keep_values_and_optimizer_state():
     task, agents, variables = setup(np.random.default_rng(0))
-    optimizer = per_module_state(optax.adam(0.1))
-    learner = gradient_descent(task, optimizer)
+    learner = gradient_descent(task, optax.adam(0.1), by_top_level)
     plain = gradient_descent(task, optax.adam(0.1))
     one = jax.tree.map(lambda leaf: leaf[0], variables)
     examples = {name: leaf[0] for name, leaf in agents.examples.items()}
@@ -367,7 +369,7 @@ def test_frozen_parts_keep_values_and_optimizer_state():
     step, plain_step = jax.jit(learner.step), jax.jit(plain.step)
     state, plain_state = jax.jit(learner.init)(one), jax.jit(plain.init)(one)
     free, same, key = one, one, jax.random.key(0)
-    for _ in range(2):  # by_part changes nothing by itself
+    for _ in range(2):  # groups change nothing by themselves
         free, state, _ = step(key, free, state, batch, StepContext())
         same, plain_state, _ = plain_step(key, same, plain_state, batch, StepContext())
     for a, b in zip(*map(jax.tree.leaves, (free, same)), strict=True):

@@ -19,7 +19,6 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.engines.pulling import fetch_info
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
-from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.exchange.shared import Local, sharing_plan
 from p2pjax.graphs import schedule
@@ -157,10 +156,12 @@ def diple(
             permitted = tables.all_others(len(sizes))
         view = view_fn(permitted, variables, state.variables.params, data)
         exchange = make_exchange(sharing_plan(variables, local), channel)
+        ones = jnp.ones((len(sizes), len(sizes)), bool)
+        arrivals: Array | None = None  # [N, N] how often what is asked for arrives
         if channel.loss_probability:
-            key_arrive = jax.random.fold_in(key, 1)
-            ones = jnp.ones((len(sizes), len(sizes)), bool)
-            view = view._replace(arrived=exchange.arrive(key_arrive, t, ones))
+            arrived = exchange.arrive(jax.random.fold_in(key, 1), t, ones)
+            view = view._replace(arrived=arrived)
+            arrivals = arrived.astype(jnp.int32)
         peers, fetched, selection_state = choose.select(
             key_select, t, state.selection_state, view
         )
@@ -184,13 +185,14 @@ def diple(
 
         def iterate(number: Array, carry: PyTree) -> PyTree:
             keys = jax.random.split(jax.random.fold_in(key_steps, number))
-            (variables, opt_state), best = carry
+            (variables, opt_state), best, arrivals = carry
             variables, opt_state = one_step(keys[0], 2 * number, (variables, opt_state))
             message, heard = shared.shared_leaves(variables), peers
-            if channel.loss_probability:
-                sent = is_peer(peers)
-                arrived = exchange.arrive(jax.random.fold_in(keys[0], 1), t, sent)
-                heard = lost_to_self(peers, arrived)
+            if arrivals is not None:
+                arrived = exchange.arrive(jax.random.fold_in(keys[0], 1), t, ones)
+                arrivals += arrived.astype(jnp.int32)
+                ids = jnp.asarray(peers.ids)
+                heard = lost_to_self(peers, jnp.take_along_axis(arrived, ids, 1))
             mixed = exchange.combine(message, message, lambda owner: heard, None)
             variables = shared.with_shared_leaves(variables, mixed)
             best = _better(best, _Best(variables, own_loss(variables)))
@@ -198,15 +200,15 @@ def diple(
                 keys[1], 2 * number + 1, (variables, opt_state)
             )
             best = _better(best, _Best(variables, own_loss(variables)))
-            return (variables, opt_state), best
+            return (variables, opt_state), best, arrivals
 
         none_yet = _Best(variables, jnp.full(len(sizes), jnp.inf))
-        (_, opt_state), best = jax.lax.fori_loop(
-            0, num_iterations, iterate, ((variables, opt_state), none_yet)
+        (_, opt_state), best, arrivals = jax.lax.fori_loop(
+            0, num_iterations, iterate, ((variables, opt_state), none_yet, arrivals)
         )
         state = DiPLeState(best.variables, opt_state, selection_state)
         info = fetch_info(
-            loss, peers, fetched, view.model_size, 1 + num_iterations, view.arrived
+            loss, peers, fetched, view.model_size, 1 + num_iterations, arrivals
         )
         stop = start + epoch + extra_steps
         return state, info._replace(

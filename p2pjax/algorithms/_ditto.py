@@ -98,17 +98,18 @@ def ditto(
         key_shared, key_own = jax.random.split(key)
         anchor = server.models(state.shared).reported.params
         num_steps = steps_of(updates, data.train.size, batch_size)
+        shared, info = server.round(key_shared, t, is_chosen, state.shared, data)
+        trains = info.received > 0  # those whom the server's message has reached
         variables, opt_state, _ = train(
             key_own,
             t * num_steps,
-            is_chosen.astype(jnp.int32) * num_steps,
+            trains.astype(jnp.int32) * num_steps,
             state.variables,
             state.opt_state,
             data.train,
             StepContext(penalty=proximal(penalty_weight, anchor)),
         )
-        shared, info = server.round(key_shared, t, is_chosen, state.shared, data)
-        own_steps_taken = jnp.where(is_chosen, num_steps, 0).astype(jnp.float32)
+        own_steps_taken = jnp.where(trains, num_steps, 0).astype(jnp.float32)
         info = info._replace(steps=jnp.asarray(info.steps) + own_steps_taken)
         return DittoState(shared, variables, opt_state), info
 

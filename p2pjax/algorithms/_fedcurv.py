@@ -9,6 +9,7 @@ client minimises
 with the models w_j and curvatures h_j that the others sent last; no examples are sent.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -31,7 +32,7 @@ from p2pjax.engines.server import (
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.pipeline import Members, make_exchange
-from p2pjax.exchange.shared import Local, message_size, sharing_plan
+from p2pjax.exchange.shared import Local, message_size, sharing_plan, where_shared
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.curvature import Curvature, fisher
@@ -118,16 +119,22 @@ def fedcurv(
         plan = sharing_plan(state.variables, local)
         exchange = make_exchange(plan, channel)
         trains, counts = participants(exchange, key, t, is_chosen)
-        before = state.variables
+        before = state
         state, loss, work = train(key, t, trains, state, data, mixing.sum_of_others)
+        trained = shared.shared_leaves(state.variables)
         weight = jnp.where(counts, data.train.size, 0).astype(jnp.float32)
         state = mix_models(state, exchange, lambda owner: Members(weight))
-        if channel.loss_probability:  # if nothing arrived, the server has what it had
-            kept = shared.shared_leaves(before)
+        if channel.loss_probability:  # of what did not arrive the server knows nothing
+            kept = where_shared(plan, shared.shared_leaves(before.variables), trained)
             mean = shared.shared_leaves(state.variables)
             mean = where(weight.sum() > 0, mean, kept)
-            variables = shared.with_shared_leaves(state.variables, mean)
-            state = state._replace(variables=variables)
+            keep = jax.vmap(where)
+            state = FedCurvState(
+                shared.with_shared_leaves(state.variables, mean),
+                state.opt_state,
+                keep(counts, state.sent, before.sent),
+                keep(counts, state.curvature, before.curvature),
+            )
         parts_up, parts_down = (2, 3) if penalty_weight else (1, 1)
         size = message_size(plan)
         info = server_info(

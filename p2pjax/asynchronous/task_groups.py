@@ -70,7 +70,7 @@ def joined(
 
     Args:
       trees: dicts with the same names, such as parameters or the optimizer states of
-        `learner.per_module_state`; leaves `[N_q, ...]`.
+        `learner.per_group_state`; leaves `[N_q, ...]`.
       common: names of what is the same in all tasks.
     """
 

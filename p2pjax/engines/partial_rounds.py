@@ -18,6 +18,7 @@ import optax
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
 from p2pjax.partial.drift import requests, updated
@@ -144,6 +145,9 @@ def partial_rounds(
         inputs = averaging.plan(rng, num_rounds)
         if isinstance(inputs, Topology):
             warn_if_split(inputs, sharing.plan)
+            if score_before:
+                first = averaging.plan(np.random.default_rng(0), 1)
+                check_width(inputs.mask.shape[2], first.mask.shape[2])
         return inputs
 
     def requested(
@@ -155,14 +159,18 @@ def partial_rounds(
         asking = requests(params, reference, sharing.plan, drift_threshold)
         return lambda owner: averaging.restrict_to_requests(inputs, asking(owner))
 
+    def arrivals(key: Key, t: Array, used: PyTree) -> Array | None:
+        """What arrives of the links `[N, D]`; None: all of it."""
+        if not channel.loss_probability:
+            return None
+        linked = _any_link(averaging, used, sharing)
+        return exchange.arrive(jax.random.fold_in(key, 1), t, linked)
+
     def average(
         key: Key, t: Array, inputs: PyTree, params: PyTree, reference: PyTree
     ) -> tuple[PyTree, PyTree]:
         used = requested(inputs, params, reference)
-        arrived = None
-        if channel.loss_probability:
-            linked = _any_link(averaging, used, sharing)
-            arrived = exchange.arrive(jax.random.fold_in(key, 1), t, linked)
+        arrived = arrivals(key, t, used)
         params = exchange.combine(
             params,
             params,
@@ -208,20 +216,25 @@ def partial_rounds(
 
         def act(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
             used = requested(inputs, params, reference)
-            traffic = messages_and_payload(averaging, used, sharing.plan)
+            sent, payload = messages_and_payload(averaging, used, sharing.plan)
+            arrived = arrivals(key, t, used)
+            received = sent  # every exchange goes both ways
+            if arrived is not None:
+                received = arrived.sum(1).astype(jnp.float32)
             if not score_before:
                 params, reference = average(key, t, inputs, params, reference)
-            return params, reference, *traffic
+            return params, reference, sent, received, payload
 
         def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
             none = jnp.zeros(num_members, jnp.float32)
-            return params, reference, none, none
+            return params, reference, none, none, none
 
         before = variables.params, state.reference
-        if average_every == 1:
-            params, reference, sent, payload = act(*before)
-        else:
-            params, reference, sent, payload = jax.lax.cond(is_time, act, wait, *before)
+        params, reference, sent, received, payload = (
+            act(*before)
+            if average_every == 1
+            else jax.lax.cond(is_time, act, wait, *before)
+        )
         variables = variables._replace(params=params)
         pending: Pending | tuple[()] = ()
         if score_before:
@@ -230,7 +243,7 @@ def partial_rounds(
         info = Info(
             loss,
             sent,
-            sent,  # every exchange goes both ways
+            received,
             payload,
             examples=num_drawn(sampler, t, data.train.size),
             steps=jnp.ones(num_members, jnp.float32),

@@ -230,7 +230,7 @@ def fetch_info(
       fetched: whose models were looked at.
       model_size: parameters of a model.
       times: how often they were fetched.
-      arrived: `[N, N]` what arrives of each agent; None: all of it.
+      arrived: `[N, N]` how many times it arrived, of each agent; None: each time.
     """
     used = fetched.mask.astype(jnp.float32) * times
     numbers = fetched.payload * times * model_size
@@ -238,9 +238,8 @@ def fetch_info(
     is_merged = is_peer(peers) & (peers.weight > 0)
     received = used
     if arrived is not None:
-        received = jnp.where(
-            jnp.take_along_axis(arrived, jnp.asarray(fetched.ids), 1), used, 0
-        )
+        found = jnp.take_along_axis(arrived, jnp.asarray(fetched.ids), 1)
+        received = jnp.where(fetched.mask, found.astype(jnp.float32), 0)
     return Info(
         train_loss=loss,
         sent=none.at[fetched.ids].add(used),

@@ -132,6 +132,11 @@ def gossip(
             f"{name} reads the gradient of each step, so it needs one local step "
             f"between exchanges, got {local_updates}."
         )
+    if protocol.needs_gradient and score_before:
+        raise InputError(
+            f"{name} reads the gradient of each step, which is gone when a pending "
+            "exchange takes place: use score_before=False."
+        )
     learner = as_learner(task, optimizer)
     local = shared.local_paths(task, local_patterns)
     per_exchange = isinstance(rewire_every, Rewiring)
@@ -154,6 +159,14 @@ def gossip(
         used = in_turn if per_exchange else in_turn[:, 0]
         return jax.tree.map(lambda leaf: np.asarray(leaf)[used], prepared)
 
+    def first_graph(size: int) -> PyTree:
+        """One graph, for its shapes: all others are as wide."""
+        with jax.ensure_compile_time_eval():  # also inside of jit
+            first = prepared_graphs(
+                np.random.default_rng(0), size, np.ones(1, np.int32)
+            )
+        return graph_of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], first), 0)
+
     def init_fn(key: Key, data: FederatedData) -> GossipState:
         variables = identical_models(key, task, num_agents(data))
         opt_state = jax.vmap(learner.init)(variables)
@@ -161,14 +174,10 @@ def gossip(
         state = GossipState(variables, opt_state, protocol.init(message))
         if not score_before:
             return state
-        with jax.ensure_compile_time_eval():  # for its shapes, also inside of jit
-            first = prepared_graphs(
-                np.random.default_rng(0), num_agents(data), np.ones(1, np.int32)
-            )
         pending = Pending(
             jax.random.fold_in(key, 0),
             jnp.int32(0),
-            graph_of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], first), 0),
+            first_graph(num_agents(data)),
             jax.tree.map(jnp.copy, message) if protocol.needs_before else (),
             jnp.zeros((), bool),
         )
@@ -181,6 +190,11 @@ def gossip(
         num_exchanges = _num_exchanges(sizes, batch_size, local_updates, num_rounds)
         first = np.cumsum(num_exchanges, dtype=np.int32) - num_exchanges
         prepared = prepared_graphs(rng, len(sizes), num_exchanges)
+        if score_before:
+            schedule.check_width(
+                protocol.senders(prepared).shape[-1],
+                protocol.senders(first_graph(len(sizes))).shape[-1],
+            )
         return GossipInputs(first, num_exchanges, prepared)
 
     def round_fn(

@@ -103,6 +103,15 @@ def check_rewiring(
         )
 
 
+def check_width(width: int, expected: int) -> None:
+    """Refuses graphs that are not as wide as the first, where a state holds one."""
+    if width != expected:
+        raise InputError(
+            f"Need graphs of one width, got some of {expected} and of {width} "
+            "neighbours at most: draw graphs in which all agents have as many."
+        )
+
+
 def graphs_of_run(
     rng: np.random.Generator,
     graph: AnyGraph | Callable[[np.random.Generator], AnyGraph],

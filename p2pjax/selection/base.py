@@ -48,14 +48,19 @@ class PeerView(NamedTuple):
         """N."""
         return self.sizes.shape[0]
 
+    def heard(self, table: Topology) -> Topology:
+        """Those of a table whose messages arrive in this round."""
+        if self.arrived is None:
+            return table
+        return tables.where(tables.lookup(self.arrived, table), table)
+
     def cross_loss(self, table: Topology, split: Split) -> Array:
         """Mean losses of peers' models on the agents' own examples, `[N, C]`.
 
         Infinite in slots that are not used, for models that did not arrive and for
         those whose loss is not a number.
         """
-        if self.arrived is not None:
-            table = tables.where(tables.lookup(self.arrived, table), table)
+        table = self.heard(table)
         losses = self.over_pairs(
             lambda own, theirs, batch: self.loss(theirs, batch), table, split
         )

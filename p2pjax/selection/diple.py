@@ -55,12 +55,13 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
             # Backwards: forward mode is not defined for networks with a `custom_vjp`.
             return bisected(jax.grad(loss_at), tolerance)
 
-        found = view.over_pairs(best_share, asked, view.train)
+        heard = view.heard(asked)
+        found = view.over_pairs(best_share, heard, view.train)
         found = jnp.where(found < tolerance / 2, 0, found)
         return (
-            normalised(asked, found),
+            normalised(heard, found),
             fetch_cost(asked, num_peers),
-            tables.written(shares, asked, found),
+            tables.written(shares, heard, found),
         )
 
     return Selection(init_fn, select_fn)

@@ -82,7 +82,8 @@ def l2c(
 
         def weigh(wanted: Topology, state: L2CState) -> tuple[Peers, Fetched, L2CState]:
             asked = apply_request_limit(key, view, wanted)
-            table = tables.joined(tables.self_only(view.num_agents), asked)
+            own = tables.self_only(view.num_agents)
+            table = tables.joined(own, view.heard(asked))
             logits = tables.lookup(state.logits, table)
             if bilevel:
                 gradient = validation_slope(view, table, logits)

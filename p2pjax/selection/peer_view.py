@@ -170,13 +170,6 @@ def graph_of_rounds(
     graphs, of_round = schedule.graphs_of_rounds(
         rng, graph, rewire_every, num_agents, num_rounds
     )
-    width, expected = (
-        graphs.mask.shape[2],
-        initial_graph(graph, num_agents).mask.shape[1],
-    )
-    if width != expected:
-        raise InputError(
-            f"Need graphs of one width, got some of {expected} and of {width} "
-            "neighbours at most: draw graphs in which all agents have as many."
-        )
+    expected = initial_graph(graph, num_agents).mask.shape[1]
+    schedule.check_width(graphs.mask.shape[2], expected)
     return Topology(graphs.neighbor[of_round], graphs.mask[of_round])

@@ -67,6 +67,7 @@ def update_cosine(share: float = 0.5) -> Similarity:
         return jax.tree.map(lambda leaf: leaf[:1], view.params)
 
     def measure_fn(start: PyTree, view: PeerView, table: Topology) -> Array:
+        table = view.heard(table)
         now, ever = view.cosines(view.before, table), view.cosines(start, table)
         cosine = share * now + (1 - share) * ever
         return jnp.where(table.mask & ~jnp.isnan(cosine), cosine, -jnp.inf)
@@ -93,7 +94,7 @@ def agreement() -> Similarity:
 
     def measure_fn(memory: PyTree, view: PeerView, table: Topology) -> Array:
         del memory
-        root = roots(view)
+        root, table = roots(view), view.heard(table)
         slots = jnp.asarray(table.neighbor).T
         overlap = jax.lax.map(lambda peer: (root * root[peer]).sum(1), slots).T
         return jnp.where(table.mask & ~jnp.isnan(overlap), overlap, -jnp.inf)
