@@ -13,12 +13,14 @@ from networks import (
     without_padding,
 )
 
+from p2pjax.algorithms._partial_averaging import partial_averaging
 from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import owner_classes
 from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, ownership, placement
+from p2pjax.partial.levels import level
 from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.partial.sharing import compile_scheme
 from p2pjax.simulation._simulate import simulate
@@ -561,6 +563,21 @@ def test_bad_settings_are_refused():
                 eval_every=eval_every,
                 evaluate=on_test_sets(task),
             )
+
+
+def test_what_is_made_inside_of_a_trace_is_not_kept():
+    """The front door makes the method when it first sees how many agents there are."""
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    task = classification(mlp.MLP((4, 3)), (6,), losses.squared_error)
+    scale = np.array([0, 1, 1, 1], np.float32)
+    method = partial_averaging(
+        task, optax.sgd(0.5), level(0.0), batch_size=5, update_scale=scale
+    )
+    start = jax.jit(method.init)(jax.random.key(0), world)
+    state, _ = run_rounds(method, start, world, 1)
+    kernels = (s.variables.params["layer_1"]["kernel"] for s in (start, state))
+    has_moved = np.not_equal(*map(np.asarray, kernels)).any((1, 2))
+    np.testing.assert_array_equal(has_moved, scale > 0)
 
 
 def test_stacked_is_inverted_by_unstacked():
