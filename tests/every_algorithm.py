@@ -1,10 +1,13 @@
-"""Every algorithm on eight agents, small enough to compile in no time.
+"""Every method on eight agents, small enough to compile in no time.
 
-What is imported here is in the table; `test_lowering` checks that nothing is missing.
+Methods go through the front door, under their names in `p2pjax.METHODS`; then come
+other ways to call them, engines, and rules of choice. `test_lowering` checks that none
+is missing.
 """
 
 from functools import partial
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -14,35 +17,25 @@ import test_selection_contract
 import test_virtual
 from test_federated import network_task, network_world
 
-from p2pjax.algorithms._central import central
-from p2pjax.algorithms._combination import GlobalStopping, combination
-from p2pjax.algorithms._d2 import d2_protocol
-from p2pjax.algorithms._ditto import ditto
-from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors
-from p2pjax.algorithms._fedper import fedper
-from p2pjax.algorithms._fedprox import fedprox
-from p2pjax.algorithms._gosgd import gosgd_protocol
-from p2pjax.algorithms._local_only import local_only
-from p2pjax.algorithms._partial_averaging import partial_averaging
-from p2pjax.algorithms._sgp import sgp_protocol
-from p2pjax.engines.averaging_protocol import neighbor_averaging
-from p2pjax.engines.repetition import repeat_rounds
+import p2pjax as pj
+from p2pjax.engines.combining import combined_rounds
+from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.engines.server import server_rounds
-from p2pjax.engines.stepwise import gossip
-from p2pjax.exchange import factors
 from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging
 from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.partial.sharing import compile_scheme
-from p2pjax.training import curvature, learner, samplers
-from p2pjax.training.early_stopping import LocalStopping, for_epochs, until_converged
+from p2pjax.training import learner, samplers
+from p2pjax.training.early_stopping import until_converged
 from p2pjax.types import FederatedData
 
 SIZE = 8
 TASK = network_task()  # two inputs, three hidden cells, two classes
-LEARNER = learner.gradient_descent(TASK, optax.sgd(0.1, momentum=0.5))
+OPTIMIZER = optax.sgd(0.1, momentum=0.5)
+LEARNER = learner.gradient_descent(TASK, OPTIMIZER)
 RING = generators.ring(SIZE)
+CLUSTER = np.arange(SIZE) % 2
 # A global model and one of the first four agents.
 SCHEME = Scheme(
     networks=((2, 3, 2),) * SIZE,
@@ -51,96 +44,148 @@ SCHEME = Scheme(
         PartialModel((0, 1, 0), (0, 1, 2, 3)),
     ),
 )
-SERVED = {"batch_size": 2, "num_clients": 5}
-FISHER = curvature.fisher(TASK, 2)
+STOPPING = pj.LocalStopping(patience=1, max_epochs=3)
+FISHER = pj.curvature.fisher(TASK, 2)
+CLIENTS = {"num_clients": 5}
+PENALTY = {"penalty_weight": 0.5, **CLIENTS}
+FEW = {"num_peers": 2, "num_candidates": 3, "second_stage": 2}  # of four rounds
 
 
-def averaged(realisation, agent_loop):
-    return partial_averaging(
+class Normalised(nn.Module):
+    """The smallest network with batch norm."""
+
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(3)(x))
+        return nn.Dense(2)(nn.relu(x))
+
+
+def method(name, *args, task=TASK, optimizer=OPTIMIZER, **options):
+    """A row: the method of this name, of an agent loop."""
+
+    def build(agent_loop):
+        given = options
+        if name != "central":  # which has only one model
+            given = options | {"agent_loop": agent_loop}
+        return getattr(pj, name)(task, optimizer, *args, batch_size=2, **given)
+
+    return build
+
+
+def averaged(realisation, agent_loop, **options):
+    return partial_rounds(
         TASK,
         LEARNER,
         samplers.cyclic_window(2),
         compile_scheme(SCHEME, mlp.wiring(2), TASK),
         realisation,
         agent_loop=agent_loop,
+        **options,
     )
 
 
-def served(build, *args, agent_loop, **options):
-    """A method of a server."""
-    options = SERVED | options
-    return build(TASK, LEARNER, *args, agent_loop=agent_loop, **options)
+def combined(agent_loop):
+    local = until_converged(
+        TASK, LEARNER, STOPPING, batch_size=2, agent_loop=agent_loop
+    )
+    return combined_rounds(
+        TASK,
+        local,
+        pj.factors.exponential(),
+        stop=pj.GlobalStopping(1),
+        agent_loop=agent_loop,
+    )
 
 
-def stepped(protocol, agent_loop, graph=RING):
-    return gossip(TASK, LEARNER, protocol, graph, batch_size=2, agent_loop=agent_loop)
+def served(agent_loop):
+    return server_rounds(TASK, LEARNER, batch_size=2, agent_loop=agent_loop, **CLIENTS)
 
 
-def alone(agent_loop):
-    return local_only(TASK, LEARNER, batch_size=2, agent_loop=agent_loop)
-
-
-def pooled(agent_loop):
-    del agent_loop  # there is only one model
-    return central(TASK, LEARNER, SIZE, batch_size=2)
-
-
-def among_neighbors(agent_loop):
-    return fedcurv_neighbors(
+def stepped(protocol, agent_loop, graph=RING, **options):
+    return pj.gossip(
         TASK,
         LEARNER,
-        FISHER,
-        RING,
-        strength=0.5,
+        protocol,
+        graph,
         batch_size=2,
         agent_loop=agent_loop,
-    )
-
-
-def combined(local, agent_loop):
-    return combination(
-        TASK,
-        local(agent_loop=agent_loop),
-        factors.exponential(),
-        stop=GlobalStopping(1),
-        agent_loop=agent_loop,
+        **options,
     )
 
 
 ON_NETWORKS = {
-    "partial averaging, server": partial(averaged, averaging.server(SIZE)),
-    "partial averaging, gossip": partial(
+    "aucccr": method(
+        "aucccr", num_agents=SIZE, degree=2, num_epochs_alone=1, num_probes=6
+    ),
+    "central": method("central"),
+    "combination": method(
+        "combination",
+        factors=pj.factors.exponential(),
+        num_epochs=2,
+        global_stopping=pj.GlobalStopping(1),
+    ),
+    "complete_training": method(
+        "complete_training",
+        local_stopping=STOPPING,
+        global_stopping=pj.GlobalStopping(1),
+    ),
+    "d2": method("d2", generators.complete(SIZE)),
+    "d_cliques": method("d_cliques", CLUSTER),
+    "dac": method("dac", num_peers=2),
+    "diple": method("diple", num_peers=2, num_iterations=2),
+    "ditto": method("ditto", **PENALTY),
+    "dpsgd": method("dpsgd", RING),
+    "fedavg": method("fedavg", **CLIENTS),
+    "fedcurv": method("fedcurv", curvature=FISHER, **PENALTY),
+    "fedcurv_neighbors": method(
+        "fedcurv_neighbors", RING, curvature=FISHER, penalty_weight=0.5
+    ),
+    "fedper": method("fedper", personal=("params/layer_2/.*",), **CLIENTS),
+    "fedprox": method("fedprox", **PENALTY),
+    "gosgd": method("gosgd", RING, probability=0.5),
+    "l2c": method("l2c", num_kept=2, num_rounds_all=2),
+    "local_only": method("local_only"),
+    "oracle": method("oracle", CLUSTER, degree=2),
+    "p2p_bn": method("p2p_bn", RING, task=pj.classification(Normalised(), (2,))),
+    "panm": method("panm", matching_every=2, **FEW),
+    "partial_averaging": method("partial_averaging", pj.partial.level(0.6)),
+    "pens": method("pens", **FEW),
+    "sgp": method("sgp", RING),
+    "sparse": method("sparse", RING),
+    # Other ways to call them.
+    "dpsgd, scored before": method("dpsgd", RING, mix_first=True, score_before=True),
+    "sgp, lost messages": method("sgp", RING, channel=pj.channel.drop(0.1)),
+    "fedavg, scored before": method(
+        "fedavg", server_opt=optax.adam(0.1), score_before=True, **CLIENTS
+    ),
+    "p2p_bn, own rates": method(
+        "p2p_bn",
+        RING,
+        task=pj.classification(Normalised(), (2,)),
+        update_scale=jax.numpy.linspace(0.5, 1, SIZE),
+    ),
+    "partial_averaging, scored before": method(
+        "partial_averaging",
+        pj.partial.level(0.6),
+        drift_threshold=0.01,
+        update_scale=np.linspace(0.5, 1, SIZE, dtype=np.float32),
+        score_before=True,
+    ),
+    # Engines and protocols by themselves.
+    "partial rounds, server": partial(averaged, averaging.server(SIZE)),
+    "partial rounds, gossip": partial(
         averaged, averaging.metropolis_gossip(SIZE, RING)
     ),
-    "partial averaging, pairs": partial(averaged, averaging.random_pairs(SIZE)),
-    "local only": alone,
-    "central": pooled,
-    "fedavg": partial(served, server_rounds),
-    "two rounds of fedavg": lambda agent_loop: repeat_rounds(
-        served(server_rounds, agent_loop=agent_loop), 2
+    "partial rounds, pairs": partial(averaged, averaging.random_pairs(SIZE)),
+    "server rounds": served,
+    "two rounds of a server": lambda agent_loop: pj.repeat_rounds(
+        served(agent_loop), 2
     ),
-    "fedprox": partial(served, fedprox, strength=0.5),
-    "ditto": partial(served, ditto, strength=0.5),
-    "fedper": partial(served, fedper, personal=("params/layer_2/.*",)),
-    "fedcurv": partial(served, fedcurv, FISHER, strength=0.5),
-    "fedcurv, neighbours": among_neighbors,
-    "combination": partial(
-        combined,
-        partial(
-            until_converged,
-            TASK,
-            LEARNER,
-            LocalStopping(patience=1, max_epochs=3),
-            batch_size=2,
-        ),
-    ),
-    "combination, fixed epochs": partial(
-        combined, partial(for_epochs, LEARNER, 2, batch_size=2)
-    ),
-    "dpsgd": partial(stepped, neighbor_averaging()),
-    "d2": partial(stepped, d2_protocol(), graph=generators.complete(SIZE)),
-    "sgp": partial(stepped, sgp_protocol(loss_probability=0.1)),
-    "gosgd": partial(stepped, gosgd_protocol(0.5)),
+    "combined rounds": combined,
+    "dpsgd protocol": partial(stepped, pj.protocols.dpsgd()),
+    "d2 protocol": partial(stepped, pj.protocols.d2(), graph=generators.complete(SIZE)),
+    "sgp protocol": partial(stepped, pj.protocols.sgp(), channel=pj.channel.drop(0.1)),
+    "gosgd protocol": partial(stepped, pj.protocols.gosgd(0.5)),
 }
 
 
@@ -187,14 +232,13 @@ EVERY = {
         f"choosing by {name}": partial(choosing, build)
         for name, build in test_selection_contract.ALGORITHMS.items()
     },
-    "p2p_bn": asynchronous,
-    "multi task": of_several_tasks,
+    "multi_task": of_several_tasks,
     "virtual": refined,
+    "p2p_bn, next words": asynchronous,
 }
 
 
 def build(name: str, agent_loop: int) -> tuple:
     """The method of this name and its world."""
-    with jax.numpy_dtype_promotion("standard"):  # Adam mixes dtypes
-        method, world = EVERY[name](agent_loop)
+    method, world = EVERY[name](agent_loop)
     return method, FederatedData(*jax.tree.map(np.asarray, tuple(world)))

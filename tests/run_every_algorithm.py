@@ -43,10 +43,10 @@ def result(name: str, agent_loop: int) -> tuple:
 
     from p2pjax import sharding
     from p2pjax.simulation._simulate import simulate
-    from p2pjax.training import learner as training
+    from p2pjax.training.agent_loop import VMAP
 
-    if name in ("multi task", "choosing by l2c_bilevel"):
-        agent_loop = training.VMAP  # these are not taken in place here
+    if name in ("multi_task", "choosing by l2c_bilevel"):
+        agent_loop = VMAP  # these are not taken in place here
     method, world = every_algorithm.build(name, agent_loop)
     mesh = sharding.agents_mesh(every_algorithm.SIZE)
     assert mesh.size == jax.device_count()

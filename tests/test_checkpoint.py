@@ -85,7 +85,7 @@ def test_damaged_checkpoints_are_refused(tmp_path, victim, damage):
 def test_foreign_checkpoints_are_refused(tmp_path):
     checkpoint.save(tmp_path / "c", 1, Checkpoint(make_state(), {}))
     for other in (make_state(num_agents=5), {"something": jnp.zeros(3)}):
-        with pytest.raises(InputError, match="another experiment"):
+        with pytest.raises(InputError, match="belongs to a different run"):
             checkpoint.load(tmp_path / "c", 1, other)
 
 

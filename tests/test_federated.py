@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pjax.algorithms._combination import GlobalStopping, combination
 from p2pjax.algorithms._ditto import ditto
-from p2pjax.algorithms._fedcurv import fedcurv, fedcurv_neighbors, penalty_of_others
+from p2pjax.algorithms._fedcurv import fedcurv
+from p2pjax.algorithms._fedcurv_neighbors import fedcurv_neighbors
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.datasets import stacking
+from p2pjax.engines.combining import GlobalStopping, combined_rounds
+from p2pjax.engines.curvature_penalty import penalty_of_others
 from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation import models
 from p2pjax.evaluation.test_sets import on_test_sets
@@ -35,6 +37,7 @@ from p2pjax.training import curvature
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.early_stopping import LocalStopping, for_epochs, until_converged
 from p2pjax.training.learner import StepContext, gradient_descent, proximal
+from p2pjax.training.local_updates import epochs
 from p2pjax.types import FederatedData, InputError, Ratio, Variables
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
@@ -141,7 +144,7 @@ class TestFactors:
     """Specification D.1."""
 
     @pytest.mark.parametrize(
-        "sizes, share, added, exponential",
+        "sizes, share, added, raised",
         [
             (
                 (568, 496),
@@ -163,14 +166,14 @@ class TestFactors:
             ),
         ],
     )
-    def test_printed_table(self, sizes, share, added, exponential):
+    def test_printed_table(self, sizes, share, added, raised):
         r = jnp.asarray(sizes, jnp.float32) / sum(sizes)
         close(r, share)
         close(size_weighted(r), share)
         close(mean(r), [0.5, 0.5])
         close(additive()(r), 1 + np.array(share))
         close(additive()(r).sum(), 3)
-        close(exponential(1e-3)(r), exponential)
+        close(exponential(1e-3)(r), raised)
         close(exponential(1e-3)(r).sum(), 2.001, atol=1e-5)
 
     def test_more_hosts_bring_every_factor_to_one(self):
@@ -203,7 +206,7 @@ class TestFactors:
         world = world_of([np.zeros((300, 2)), np.zeros((200, 2))])
         held = [np.zeros((186, 2)), np.zeros((125, 2))]  # 486 and 325 in all
         world = world._replace(valid=world_of(held).train)
-        algorithm = combination(TASK, for_epochs(IDLE, 1, batch_size=500), factors)
+        algorithm = combined_rounds(TASK, for_epochs(IDLE, 1, batch_size=500), factors)
         start = starting_at([[0.2, -1.0], [0.6, 0.5]])
         states, info = run(algorithm, world, 1, start=start)
         close(states.variables.params["w"][0], [expected] * 2)
@@ -297,7 +300,7 @@ class TestScale:
     ):
         """D-T2: 3^t, 2.001^t, 81^t, and overflow."""
         world = world_of([np.zeros((1, 2))] * num_hosts)
-        algorithm = combination(TASK, for_epochs(IDLE, 1, batch_size=1), factors)
+        algorithm = combined_rounds(TASK, for_epochs(IDLE, 1, batch_size=1), factors)
         states, _ = run(algorithm, world, 90, start=starting_at([1.0, -1.0]))
         first = np.asarray(states.variables.params["w"][:, 0, 0], np.float64)
         powers = factor ** np.arange(1, 91)
@@ -415,7 +418,7 @@ class TestStableStop:
     def run(self, factors, num_rounds=12):
         world = world_of([[[1.0, 0.0]], [[1.0, 2.0]]])
         local = for_epochs(LEARNER, 2, batch_size=1)
-        algorithm = combination(TASK, local, factors, stop=GlobalStopping(3, 1e-2))
+        algorithm = combined_rounds(TASK, local, factors, stop=GlobalStopping(3, 1e-2))
         return run(algorithm, world, num_rounds, start=starting_at([4.0, 4.0]))
 
     def test_mean(self):
@@ -529,12 +532,12 @@ class TestFedCurvPenalty:
         algorithm = fedcurv(
             TASK,
             learner,
-            lambda key, variables, examples, size: {"w": examples["h"][0]},
-            strength=strength,
+            curvature=lambda key, variables, examples, size: {"w": examples["h"][0]},
+            penalty_weight=strength,
             batch_size=1,
             num_clients=None,
-            num_epochs=2000,
-            before_averaging=True,
+            local_updates=epochs(2000),
+            report_trained=True,
         )
 
         def start(state):
@@ -543,7 +546,7 @@ class TestFedCurvPenalty:
 
         states, _ = run(algorithm, world, 1, start=start)
         first = jax.tree.map(lambda leaf: leaf[0], states)
-        close(algorithm.models(first).params["w"], expected, atol=1e-5)
+        close(algorithm.models(first).reported.params["w"], expected, atol=1e-5)
         mean = np.mean(expected, axis=0)
         close(first.variables.params["w"], [mean] * 3, atol=1e-5)
         close(first.curvature["w"], H)
@@ -621,18 +624,19 @@ class TestCurvature:
 ROUNDS = 3
 
 
-def served(build, *args, **options):
+def served(build, *args, **more):
     """A method of a server on the small networks."""
     task = network_task()
     learner = gradient_descent(task, optax.sgd(0.3, momentum=0.5))
-    options = {"batch_size": 2, "num_clients": None, "num_epochs": 2} | options
+    options = {"batch_size": 2, "num_clients": None, "local_updates": epochs(2)}
+    options |= more
     return build(task, learner, *args, **options)
 
 
 def params_of(algorithm):
     """Parameters of the models after every round, `[R, N, ...]`, and infos."""
     states, info = run(algorithm, network_world((5, 5, 5)), ROUNDS)
-    return jax.vmap(algorithm.models)(states).params, info
+    return jax.vmap(algorithm.models)(states).reported.params, info
 
 
 def without_clients(build):
@@ -667,7 +671,7 @@ def averaged():
 @pytest.fixture(scope="module")
 def penalised():
     fisher = curvature.fisher(network_task())
-    return params_of(served(fedcurv, fisher, strength=2.0))[0]
+    return params_of(served(fedcurv, curvature=fisher, penalty_weight=2.0))[0]
 
 
 @pytest.fixture(scope="module")
@@ -678,10 +682,14 @@ def alone():
 class TestRelatives:
     def test_without_strength_fedcurv_is_fedavg_to_the_bit(self, averaged):
         """F-T1, and the same by a curvature of zero."""
-        plain, info = params_of(served(fedcurv, no_curvature, strength=0.0))
+        plain, info = params_of(
+            served(fedcurv, curvature=no_curvature, penalty_weight=0.0)
+        )
         assert_equal(plain, averaged[0])
         assert_equal(info, averaged[1])
-        flat, info = params_of(served(fedcurv, no_curvature, strength=1.0))
+        flat, info = params_of(
+            served(fedcurv, curvature=no_curvature, penalty_weight=1.0)
+        )
         jax.tree.map(close, flat, averaged[0])
         assert (info.payload == 2 * averaged[1].payload).all()
 
@@ -694,7 +702,7 @@ class TestRelatives:
     def test_absent_clients_keep_what_they_sent(self):
         """H-29."""
         fisher = curvature.fisher(network_task())
-        algorithm = served(fedcurv, fisher, strength=1.0, num_clients=2)
+        algorithm = served(fedcurv, curvature=fisher, penalty_weight=1.0, num_clients=2)
         chosen = np.array([[True, True, False], [False, True, True]])
         states, info = run(algorithm, network_world(), 2, inputs=chosen)
         bends = states.curvature["layer_1"]["kernel"]
@@ -724,16 +732,18 @@ class TestRelatives:
 
         options = {"batch_size": 1, "num_clients": None}
         assert traffic(server_rounds(task, learner, **options)) == (796840, 796840)
-        measured = fedcurv(task, learner, no_curvature, strength=1.0, **options)
+        measured = fedcurv(
+            task, learner, curvature=no_curvature, penalty_weight=1.0, **options
+        )
         assert traffic(measured) == (1593680, 2390520)
 
     def test_neighbours(self, penalised):
         task = network_task()
         algorithm = served(
             without_clients(fedcurv_neighbors),
-            curvature.fisher(task),
             generators.ring(3),
-            strength=2.0,
+            curvature=curvature.fisher(task),
+            penalty_weight=2.0,
         )
         found, info = params_of(algorithm)
         size = 2 * 3 + 3 + 3 * 2 + 2
@@ -744,9 +754,9 @@ class TestRelatives:
         jax.tree.map(partial(close, atol=1e-5), found, penalised)
 
     def test_proximal_terms_hold_clients_back(self, averaged):
-        free, _ = params_of(served(fedprox, strength=0.0))
+        free, _ = params_of(served(fedprox, penalty_weight=0.0))
         jax.tree.map(close, free, averaged[0])
-        held, info = params_of(served(fedprox, strength=3.0))
+        held, info = params_of(served(fedprox, penalty_weight=3.0))
         moved = [
             abs(np.diff(tree["layer_1"]["kernel"], axis=0)).mean()
             for tree in (held, free)
@@ -776,14 +786,14 @@ class TestRelatives:
         close(loss, (16 + 1) / 2)  # the task's own
 
     def test_ditto_without_strength_is_local_training(self, averaged, alone):
-        algorithm = served(ditto, strength=0.0)
+        algorithm = served(ditto, penalty_weight=0.0)
         states, info = run(algorithm, network_world((5, 5, 5)), ROUNDS)
         jax.tree.map(close, states.variables.params, alone)
         jax.tree.map(close, states.shared.variables.params, averaged[0])
         assert_equal(info.payload, averaged[1].payload)
 
     def test_ditto_draws_own_models_to_the_servers(self, alone):
-        drawn, _ = params_of(served(ditto, strength=3.0))
+        drawn, _ = params_of(served(ditto, penalty_weight=3.0))
         kernels = [tree["layer_1"]["kernel"][-1] for tree in (drawn, alone)]
         spread = [np.ptp(kernel, axis=0).max() for kernel in kernels]
         assert spread[0] < spread[1]
@@ -800,7 +810,10 @@ class TestRelatives:
 METHODS = {
     "combination": lambda **options: combination_method(**options),
     "fedcurv": lambda **options: served(
-        fedcurv, curvature.fisher(network_task(), 2), strength=0.5, **options
+        fedcurv,
+        curvature=curvature.fisher(network_task(), 2),
+        penalty_weight=0.5,
+        **options,
     ),
 }
 
@@ -810,7 +823,7 @@ def combination_method(agent_loop):
     learner = gradient_descent(task, optax.sgd(0.3))
     stop = LocalStopping(patience=2, max_epochs=4, first_accuracy=0.6)
     local = until_converged(task, learner, stop, batch_size=2, agent_loop=agent_loop)
-    return combination(
+    return combined_rounds(
         task, local, exponential(), stop=GlobalStopping(1), agent_loop=agent_loop
     )
 
@@ -880,41 +893,43 @@ FISHER = curvature.fisher(TASK)
         ),
         (lambda: for_epochs(LEARNER, 0, batch_size=1), "got num_epochs=0"),
         (
-            lambda: combination(TASK, None, None, stop=GlobalStopping()),
+            lambda: combined_rounds(TASK, None, None, stop=GlobalStopping()),
             "patience=5 and no factors",
         ),
         (
-            lambda: combination(TASK, None, mean, stop=GlobalStopping(0)),
+            lambda: combined_rounds(TASK, None, mean, stop=GlobalStopping(0)),
             "patience=0 and given factors",
         ),
         (
-            lambda: combination(
+            lambda: combined_rounds(
                 TASK, until_converged(TASK, LEARNER, batch_size=1), mean
             ).plan(None, world_of([[[0.0, 0]]] * 2, valid=[[], [[0.0, 0]]]), 1),
             r"got none of agents \[0\]: hold some out",
         ),
         (
-            lambda: served(fedcurv, FISHER, strength=-1.0),
-            "strength of 0 or more, got -1.0",
+            lambda: served(fedcurv, curvature=FISHER, penalty_weight=-1.0),
+            "penalty_weight of 0 or more, got -1.0",
         ),
         (
-            lambda: served(fedcurv, FISHER, strength=1.0, num_clients=0),
-            "num_clients=0 and num_epochs=2",
+            lambda: served(
+                fedcurv, curvature=FISHER, penalty_weight=1.0, num_clients=0
+            ),
+            "got num_clients=0",
         ),
         (
             lambda: fedcurv_neighbors(
                 TASK,
                 LEARNER,
-                FISHER,
                 generators.ring(3),
-                strength=1.0,
+                curvature=FISHER,
+                penalty_weight=1.0,
                 batch_size=1,
                 rewire_every=2,
             ),
             "rewire_every=2 and one graph",
         ),
-        (lambda: served(fedprox, strength=math.nan), "0 or more, got nan"),
-        (lambda: served(ditto, strength=math.inf), "0 or more, got inf"),
+        (lambda: served(fedprox, penalty_weight=math.nan), "0 or more, got nan"),
+        (lambda: served(ditto, penalty_weight=math.inf), "0 or more, got inf"),
         (
             lambda: served(fedper, personal=("params/layer_9/.*",)),
             "params/layer_2/kernel, got 'params/layer_9/.*', which matches none",

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, silhouette_samples, silhouette_score
 
-from p2pjax.algorithms._partial_averaging import partial_averaging
 from p2pjax.datasets import partition
 from p2pjax.datasets.loaders import digits
+from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.exchange import owner_classes
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, grouping, ownership, placement, schemes
@@ -208,7 +208,7 @@ def test_agents_with_digits_of_the_same_rotation_find_each_other():
     scheme = Scheme(((64, 30, 20, 10),) * 9)
     task = classification(mlp.MLP((30, 20, 10)), (8, 8), losses.squared_error)
     learner = per_sample(gradient_descent(task, optax.sgd(0.1)))
-    algorithm = partial_averaging(
+    algorithm = partial_rounds(
         task,
         learner,
         samplers.cyclic_window(50),

@@ -34,7 +34,7 @@ def test_what_is_held_is_exact(num_runs):
     one = MemoryEstimate(MODELS, REST, DATA)
     expected = [part * num_runs for part in one]
     assert memory_estimate.static_memory(
-        start.key, algorithm, start.world
+        start.key, algorithm, start.data
     ) == MemoryEstimate(*expected)
     found = memory_estimate.estimate(start, algorithm, 3, toy_evaluate)
     assert found[:3] == tuple(expected[:3])
@@ -47,7 +47,7 @@ def test_all_devices_count():
     algorithm = toy_jobs(1)[0].algorithm
     with jax.set_mesh(sharding.agents_mesh(SIZE, 2)):
         start = start_of(algorithm)
-        spread = memory_estimate.static_memory(start.key, algorithm, start.world)
+        spread = memory_estimate.static_memory(start.key, algorithm, start.data)
         assert spread == MemoryEstimate(MODELS, REST, DATA)
         # What cannot be spread is on both.
         whole = sharding.placed({"a": jnp.zeros(SIZE), "b": jnp.zeros(3)})
@@ -59,7 +59,7 @@ def test_working_memory_grows_with_what_is_side_by_side():
 
     def evaluate(models, world):
         del world
-        wide = jnp.outer(models, jnp.ones(100_000)).cumsum(0)
+        wide = jnp.outer(models.reported, jnp.ones(100_000)).cumsum(0)
         return {"accuracy": wide.cumsum(1).sum(1)}
 
     algorithm = toy_jobs(1)[0].algorithm
@@ -122,7 +122,7 @@ def run_toys(parse, tmp_path):
 def test_too_large_runs_are_refused_before_anything_is_written(
     run, monkeypatch, capsys, tmp_path
 ):
-    monkeypatch.setattr(memory_estimate, "free", lambda: 300_000)
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 300_000)
     with pytest.raises(SystemExit) as exit_info:
         run(*TINY, "--levels=50", "--agent_loop=1")
     assert exit_info.value.code == 2
@@ -170,11 +170,11 @@ def test_the_advice_is_about_the_largest_part(need, at_once, agent_loop, advice)
 def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
     found = []
     need = MemoryEstimate(10, 10, 10, 20)
-    monkeypatch.setattr(memory_estimate, "need", lambda *args: need)
+    monkeypatch.setattr(memory_estimate, "estimate", lambda *args: need)
     monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
     monkeypatch.setattr(runner.run_folder, "summarize", lambda *args: None)
     for free, expected in ((50, 1), (200, 3), (10**6, 9), (None, 1)):
-        monkeypatch.setattr(memory_estimate, "free", lambda free=free: free)
+        monkeypatch.setattr(memory_estimate, "available_memory", lambda free=free: free)
         with monkeypatch.context() as patched:
             # As on an accelerator, where nothing is settled before memory is known.
             patched.setattr(common, "settle_defaults", lambda: None)

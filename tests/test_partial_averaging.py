@@ -13,15 +13,14 @@ from networks import (
     without_padding,
 )
 
-from p2pjax.algorithms._partial_averaging import (
-    PartialAveragingState,
-    partial_averaging,
-)
+from p2pjax.algorithms._partial_averaging import partial_averaging
+from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import owner_classes
 from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, ownership, placement
+from p2pjax.partial.levels import level
 from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.partial.sharing import compile_scheme
 from p2pjax.simulation._simulate import simulate
@@ -30,7 +29,7 @@ from p2pjax.tasks._classification import classification
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import gradient_descent, per_sample
-from p2pjax.types import FederatedData, InputError, Split, Variables
+from p2pjax.types import FederatedData, InputError, Models, Split, Variables
 
 # Four agents, a global and a semi-local model that depends on it, one narrower agent.
 SCHEME = Scheme(
@@ -44,17 +43,17 @@ SCHEME = Scheme(
 
 
 def build(
-    scheme, *, per_sample=True, optimizer=None, batch_size=5, real=None, **options
+    scheme, *, one_by_one=True, optimizer=None, batch_size=5, real=None, **options
 ):
     """A partial averaging algorithm on MLPs of the scheme's widths."""
     widths = placement.widths(placement.align(placement.attach(scheme))[0])
     task = classification(mlp.MLP(widths[1:]), (widths[0],), losses.squared_error)
     learner = gradient_descent(task, optimizer or optax.sgd(0.5))
-    if per_sample:
+    if one_by_one:
         learner = per_sample(learner)
     sharing = compile_scheme(scheme, mlp.wiring(len(widths) - 1), task)
     num_agents = len(scheme.networks)
-    algorithm = partial_averaging(
+    algorithm = partial_rounds(
         task,
         learner,
         samplers.cyclic_window(batch_size),
@@ -131,7 +130,9 @@ def test_narrow_agents_predict_as_their_own_network():
     networks = without_padding(
         unstacked(state.variables.params), sharing.cells, sharing.order
     )
-    metrics = on_test_sets(task)(state.variables, jax.tree.map(jnp.asarray, world))
+    metrics = on_test_sets(task)(
+        Models(state.variables), jax.tree.map(jnp.asarray, world)
+    )
     for agent, network in enumerate(networks):
         x, y = world.test.examples["x"][agent], world.test.examples["y"][agent]
         outputs = reference.forward(network, x)[-1]
@@ -214,7 +215,9 @@ def test_a_lacking_part_passes_all_columns_on():
     x, y = world.test.examples["x"][2], world.test.examples["y"][2]
     outputs = reference.forward(own, x)[-1]
     assert np.ptp(outputs, axis=0).min() > 0
-    metrics = on_test_sets(task)(state.variables, jax.tree.map(jnp.asarray, world))
+    metrics = on_test_sets(task)(
+        Models(state.variables), jax.tree.map(jnp.asarray, world)
+    )
     assert metrics["loss"][2] == pytest.approx(
         ((outputs - np.eye(2)[y]) ** 2).sum(1).mean() / 2, rel=1e-5
     )
@@ -272,7 +275,7 @@ def test_permuting_cells_commutes_with_everything():
     )
     shapes = jax.tree.map(lambda p: p[0], state.variables.params)
     plan = ownership.mix_plan(scheme, cells, sharing.wiring, shapes)
-    other = partial_averaging(
+    other = partial_rounds(
         task,
         per_sample(gradient_descent(task, optax.sgd(0.5))),
         samplers.cyclic_window(5),
@@ -288,8 +291,8 @@ def test_permuting_cells_commutes_with_everything():
     evaluate = on_test_sets(task)
     world = jax.tree.map(jnp.asarray, world)
     np.testing.assert_allclose(
-        evaluate(after.variables, world)["loss"],
-        evaluate(after_other.variables, world)["loss"],
+        evaluate(Models(after.variables), world)["loss"],
+        evaluate(Models(after_other.variables), world)["loss"],
         rtol=1e-5,
     )
 
@@ -313,11 +316,11 @@ def largest_difference(
     with jax.enable_x64(dtype == np.float64):
         algorithm, sharing, _ = build(
             CENTRAL,
-            per_sample=False,
+            one_by_one=False,
             optimizer=optax.sgd(rate, momentum=momentum or None),
             batch_size=16,
             average_every=average_every,
-            rate=None if rates is None else np.asarray(rates, dtype) / rate,
+            update_scale=None if rates is None else np.asarray(rates, dtype) / rate,
         )
         world = random_world(np.random.default_rng(0), 4, 3, 2, 48, dtype)
         state = algorithm.init(jax.random.key(1), world)
@@ -419,7 +422,7 @@ def test_identical_agents_follow_one_agents_path():
     """Same data and start, everything global: plain SGD with the undivided rate."""
     network = (3, 5, 4, 2)
     scheme = Scheme((network,) * 4, (PartialModel(network, (0, 1, 2, 3)),))
-    algorithm, _, _ = build(scheme, per_sample=False)
+    algorithm, _, _ = build(scheme, one_by_one=False)
     world = random_world(np.random.default_rng(0), 1, 3, 2)
     world = jax.tree.map(lambda leaf: np.repeat(leaf, 4, axis=0), world)
     state = algorithm.init(jax.random.key(0), world)
@@ -527,8 +530,8 @@ def test_average_every_counts_messages_only_when_it_averages():
 def test_bad_settings_are_refused():
     with pytest.raises(InputError, match="average_every of 1 or more, got 0"):
         build(SCHEME, average_every=0)
-    with pytest.raises(InputError, match="drift of 0 or more, got -1"):
-        build(SCHEME, drift=-1)
+    with pytest.raises(InputError, match="drift_threshold of 0 or more, got -1"):
+        build(SCHEME, drift_threshold=-1)
     with pytest.raises(InputError, match="batch size of 1 or more, got 0"):
         build(SCHEME, batch_size=0)
     with pytest.raises(InputError, match=r"agent_loop of -1 \(auto\)"):
@@ -541,8 +544,8 @@ def test_bad_settings_are_refused():
         )
     with pytest.raises(InputError, match="averaging of the 4 agents .* got one of 5"):
         build(SCHEME, real=averaging.server(5))
-    with pytest.raises(InputError, match="a rate for each of 4 agents"):
-        build(SCHEME, rate=np.ones(3))
+    with pytest.raises(InputError, match="an update_scale for each of 4 agents"):
+        build(SCHEME, update_scale=np.ones(3))
     algorithm, _, task = build(SCHEME)
     world = random_world(np.random.default_rng(0), 3, 6, 3)
     with pytest.raises(InputError, match="as many agents in the data as in the scheme"):
@@ -560,6 +563,21 @@ def test_bad_settings_are_refused():
                 eval_every=eval_every,
                 evaluate=on_test_sets(task),
             )
+
+
+def test_what_is_made_inside_of_a_trace_is_not_kept():
+    """The front door makes the method when it first sees how many agents there are."""
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    task = classification(mlp.MLP((4, 3)), (6,), losses.squared_error)
+    scale = np.array([0, 1, 1, 1], np.float32)
+    method = partial_averaging(
+        task, optax.sgd(0.5), level(0.0), batch_size=5, update_scale=scale
+    )
+    start = jax.jit(method.init)(jax.random.key(0), world)
+    state, _ = run_rounds(method, start, world, 1)
+    kernels = (s.variables.params["layer_1"]["kernel"] for s in (start, state))
+    has_moved = np.not_equal(*map(np.asarray, kernels)).any((1, 2))
+    np.testing.assert_array_equal(has_moved, scale > 0)
 
 
 def test_stacked_is_inverted_by_unstacked():
@@ -580,7 +598,9 @@ def test_dynamic_averaging_without_a_limit_is_averaging(realisation):
     world = random_world(np.random.default_rng(0), 4, 6, 3)
     results = []
     for drift in (None, 0.0):
-        algorithm, _, _ = build(SCHEME, real=REALISATIONS[realisation], drift=drift)
+        algorithm, _, _ = build(
+            SCHEME, real=REALISATIONS[realisation], drift_threshold=drift
+        )
         inputs = algorithm.plan(np.random.default_rng(3), world, 4)
         state = algorithm.init(jax.random.key(0), world)
         state, info = run_rounds(algorithm, state, world, 4, inputs)
@@ -596,7 +616,7 @@ def test_dynamic_averaging_exchanges_what_drifted():
         ((6, 4, 3),) * num_agents,
         (PartialModel((6, 2, 3), (0, 1)), PartialModel((6, 2, 3), (2, 3))),
     )
-    algorithm, sharing, _ = build(scheme, drift=limit, average_every=2)
+    algorithm, sharing, _ = build(scheme, drift_threshold=limit, average_every=2)
     alone, _, _ = build(Scheme(scheme.networks))
     world = random_world(np.random.default_rng(1), num_agents, 6, 3)
     # Agents 2 and 3 learn slowly, so that their group drifts later.
@@ -658,11 +678,13 @@ def run_round(algorithm, variables, world, t):
 def test_dynamic_gossip_uses_links_that_one_end_asked_for():
     ring = generators.ring(6)
     asking = jnp.asarray([True, False, False, False, False, False])
-    used = averaging.metropolis_gossip(6, ring).only(ring, asking)
+    used = averaging.metropolis_gossip(6, ring).restrict_to_requests(ring, asking)
     owner = np.zeros(6, int)
     linked = np.asarray(averaging.metropolis_gossip(6, ring).links(used, owner))
     np.testing.assert_array_equal(linked.sum(1), [2, 1, 0, 0, 0, 1])
     partner = jnp.asarray([1, 0, 3, 2, 5, 4], jnp.int32)
     pairs = averaging.random_pairs(6)
     asking = jnp.asarray([False, True, False, False, False, False])
-    np.testing.assert_array_equal(pairs.only(partner, asking), [1, 0, 2, 3, 4, 5])
+    np.testing.assert_array_equal(
+        pairs.restrict_to_requests(partner, asking), [1, 0, 2, 3, 4, 5]
+    )

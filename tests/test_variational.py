@@ -298,7 +298,7 @@ def test_divergence_counts_per_example_of_whoever_learns():
     weights, losses = after_one_round(local_only(task, learner, batch_size=4))
     close(weights, [1 - 1 / 2, 1 - 1 / 4])
     close(losses, [1 / 4, 1 / 8])
-    weights, losses = after_one_round(central(task, learner, 2, batch_size=6))
+    weights, losses = after_one_round(central(task, learner, batch_size=6))
     close(weights, [1 - 1 / 6])
     close(losses, [1 / 12] * 2)
 

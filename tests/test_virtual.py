@@ -42,6 +42,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import free_energy
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import StepContext, gradient_descent
+from p2pjax.training.local_updates import epochs
 from p2pjax.types import FederatedData, InputError, Ratio, Variables
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/virtual.json").read_text())
@@ -124,7 +125,11 @@ def run(algorithm, world, num_rounds):
 def scalar_virtual(task=CONJUGATE, num_epochs=3000, rate=0.2, **options):
     options = {"agent_loop": VMAP, **options}
     return virtual(
-        task, optax.sgd(rate), batch_size=1, num_epochs=num_epochs, **options
+        task,
+        optax.sgd(rate),
+        batch_size=1,
+        local_updates=epochs(num_epochs),
+        **options,
     )
 
 
@@ -352,7 +357,11 @@ def network_world():
 
 def network_virtual(**options):
     return virtual(
-        network_task(), optax.sgd(0.05), batch_size=2, num_epochs=2, **options
+        network_task(),
+        optax.sgd(0.05),
+        batch_size=2,
+        local_updates=epochs(2),
+        **options,
     )
 
 
@@ -463,7 +472,7 @@ class TestSeveral:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"num_epochs": 0}, "one epoch or more in a refinement, got 0"),
+        ({"num_epochs": 0}, "one local epoch or more, got 0"),
         ({"damping": 0.0}, "a damping above 0 and at most 1, got 0.0"),
         ({"damping": 1.5}, "a damping above 0 and at most 1, got 1.5"),
         ({"prior_deviation": 0.0}, "a positive prior deviation, got 0.0"),

@@ -123,7 +123,7 @@ def p2p_bn(
             )
         opt_state = jax.vmap(learner.init)(variables)
         progress = Progress(jnp.zeros(size, bool), jnp.zeros(size, jnp.int32))
-        scale = jnp.ones(size) if update_scale is None else jnp.asarray(update_scale)
+        scale = jnp.ones(size) if update_scale is None else jnp.array(update_scale)
         return Agent(variables, opt_state, (progress, scale))
 
     def check_fn(data: FederatedData) -> None:

@@ -114,7 +114,6 @@ def partial_rounds(
         )
     learner = as_learner(task, optimizer)
     train = local_training(learner, sampler, 1, agent_loop)
-    context = StepContext(None if update_scale is None else jnp.asarray(update_scale))
     exchange = make_exchange(sharing.plan, channel)
 
     def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
@@ -209,8 +208,9 @@ def partial_rounds(
         data: FederatedData,
     ) -> tuple[PartialAveragingState, Info]:
         state = finished(state)
+        scale = None if update_scale is None else jnp.asarray(update_scale)
         variables, opt_state, loss = train(
-            key, t, state.variables, state.opt_state, data.train, context
+            key, t, state.variables, state.opt_state, data.train, StepContext(scale)
         )
         is_time = (t + 1) % average_every == 0
 

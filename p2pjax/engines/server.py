@@ -8,6 +8,7 @@ clients minimise and in what they send.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -23,7 +24,13 @@ from p2pjax.exchange.pipeline import Exchange, Members, make_exchange
 from p2pjax.exchange.shared import Local, message_size, sharing_plan, where_shared
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, Penalty, StepContext, as_learner
+from p2pjax.training.learner import (
+    Learner,
+    Penalty,
+    StepContext,
+    as_learner,
+    initial_opt_state,
+)
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.training.samplers import examples_between
@@ -107,7 +114,8 @@ def server_rounds(
         opt_state = jax.vmap(learner.init)(variables)
         server: PyTree = ()
         if server_opt is not None:
-            server = jax.vmap(server_opt.init)(first_row(variables.params))
+            model = first_row(variables.params)
+            server = jax.vmap(partial(initial_opt_state, server_opt))(model)
         if not score_before:
             return ServerState(variables, opt_state, server)
         model = jax.tree.map(jnp.copy, first_row(shared.shared_leaves(variables)))

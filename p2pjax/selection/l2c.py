@@ -16,6 +16,7 @@ from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
 from p2pjax.selection.request_limits import apply_request_limit
+from p2pjax.training.learner import initial_opt_state
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
 
 TEMPERATURE = 2.0  # of losses
@@ -71,9 +72,7 @@ def l2c(
             )
         logits = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
         none_yet = tables.empty(view.num_agents, num_kept)
-        with jax.numpy_dtype_promotion("standard"):
-            opt_state = optimizer.init(logits)
-        return L2CState(logits, opt_state, none_yet)
+        return L2CState(logits, initial_opt_state(optimizer, logits), none_yet)
 
     def select_fn(
         key: Key, t: Array, state: L2CState, view: PeerView

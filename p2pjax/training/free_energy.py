@@ -11,7 +11,12 @@ import jax.numpy as jnp
 import optax
 
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import Learner, StepContext, gradient_descent
+from p2pjax.training.learner import (
+    Learner,
+    StepContext,
+    gradient_descent,
+    initial_opt_state,
+)
 from p2pjax.types import Array, Batch, Key, PyTree, Variables
 
 
@@ -45,4 +50,7 @@ def free_energy_descent(
         learner = gradient_descent(task._replace(loss=loss_fn), optimizer)
         return learner.step(key, variables, opt_state, batch, context)
 
-    return Learner(lambda variables: optimizer.init(variables.params), step_fn)
+    def init_fn(variables: Variables) -> PyTree:
+        return initial_opt_state(optimizer, variables.params)
+
+    return Learner(init_fn, step_fn)

@@ -102,8 +102,7 @@ def gradient_descent(
         optimizer = per_group_state(optimizer, labels)
 
     def init_fn(variables: Variables) -> PyTree:
-        with jax.numpy_dtype_promotion("standard"):
-            return optimizer.init(variables.params)
+        return initial_opt_state(optimizer, variables.params)
 
     def gradient_fn(
         key: Key, variables: Variables, batch: Batch, context: StepContext
@@ -160,6 +159,30 @@ def gradient_descent(
         return Variables(params, stats), new_state, loss
 
     return Learner(init_fn, step_fn, gradient_fn, update_fn)
+
+
+def initial_opt_state(
+    optimizer: optax.GradientTransformation, params: PyTree
+) -> PyTree:
+    """What an optimizer remembers at first, no array of it twice or a parameter's.
+
+    Some keep the parameters themselves; a state with one array twice cannot be donated.
+
+    Args:
+      optimizer: of optax, which may promote dtypes.
+      params: what it will optimize.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        state = optimizer.init(params)
+    seen = {id(leaf) for leaf in jax.tree.leaves(params)}
+
+    def own(leaf: Array) -> Array:
+        if id(leaf) in seen:
+            return jnp.copy(leaf)
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, state)
 
 
 def proximal(penalty_weight: float, anchor: PyTree) -> Penalty:
