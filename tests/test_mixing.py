@@ -237,25 +237,27 @@ def test_gossip_contracts_at_the_spectral_rate():
 
 
 def test_traffic():
-    """Spec A.5: bytes count what is shared with somebody; a message carries all."""
+    """Spec A.5: bytes count what is shared; between peers a message carries all."""
     owner_classes = (
         OwnerClass(np.asarray([0, 0, 0, 0]), (Block(0, (0,), (10,)),)),
         OwnerClass(np.asarray([1, 1, -1, -1]), (Block(0, (10,), (15,)),)),
         OwnerClass(np.full(4, -1), (Block(0, (15,), (99,)),)),
     )
     plan = MixPlan(owner_classes)
-    sent, payload = averaging.messages_and_payload(averaging.server(4), (), plan)
-    assert sent.tolist() == [1, 1, 1, 1]
+    sent, payload = averaging.messages_and_payload(
+        averaging.server(4), lambda owner: (), plan
+    )
+    assert sent.tolist() == [2, 2, 1, 1]  # one server, and so one message, per model
     assert payload.tolist() == [15, 15, 10, 10]
     path = topology.from_graph(nx.path_graph(4))
     sent, payload = averaging.messages_and_payload(
-        averaging.metropolis_gossip(4, path), path, plan
+        averaging.metropolis_gossip(4, path), lambda owner: path, plan
     )
     assert sent.tolist() == [1, 2, 2, 1]
     assert payload.tolist() == [15, 25, 20, 10]
     partner = jnp.asarray([2, 1, 0, 3], jnp.int32)
     sent, payload = averaging.messages_and_payload(
-        averaging.random_pairs(4), partner, plan
+        averaging.random_pairs(4), lambda owner: partner, plan
     )
     assert sent.tolist() == [1, 0, 1, 0]
     assert payload.tolist() == [10, 0, 10, 0]

@@ -467,16 +467,19 @@ def test_simulation_scores_every_agent_on_its_own_task():
         world,
         2,
         eval_every=2,
-        evaluate=on_test_sets_of_groups(groups, ["error", "error"]),
+        evaluate=on_test_sets_of_groups(groups, ["error", "loss"]),
     )
     models = method.models(last.state).reported
     for agent in (0, 3, 4, 7):
         variables, test = one_agent((models, world.test), groups, agent)
         batch = samplers.whole_set(test.examples, test.size)
         task = groups[agent // SIZE].task
-        total, weight = task.evaluate(variables, batch)["error"]
+        name = "error" if agent < SIZE else "loss"
+        total, weight = task.evaluate(variables, batch)[name]
         expected = float(total / weight)
-        assert last.metrics["accuracy"][agent] == pytest.approx(expected, 1e-5)
+        assert last.metrics["score"][agent] == pytest.approx(expected, 1e-5)
+        assert last.metrics[name][agent] == pytest.approx(expected, 1e-5)
+    assert "accuracy" not in last.metrics  # no task has one
 
 
 @pytest.mark.parametrize("sizes", [(20, 20), (10, 10, 10, 10), (9, 6, 7, 5)])

@@ -19,7 +19,7 @@ from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import owner_classes
 from p2pjax.graphs import generators
 from p2pjax.nn import mlp
-from p2pjax.partial import averaging, ownership, placement
+from p2pjax.partial import averaging, drift, ownership, placement
 from p2pjax.partial.levels import level
 from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.partial.sharing import compile_scheme
@@ -597,9 +597,9 @@ def test_dynamic_averaging_without_a_limit_is_averaging(realisation):
     """Everybody has drifted by more than zero after a mini-batch."""
     world = random_world(np.random.default_rng(0), 4, 6, 3)
     results = []
-    for drift in (None, 0.0):
+    for limit in (None, 0.0):
         algorithm, _, _ = build(
-            SCHEME, real=REALISATIONS[realisation], drift_threshold=drift
+            SCHEME, real=REALISATIONS[realisation], drift_threshold=limit
         )
         inputs = algorithm.plan(np.random.default_rng(3), world, 4)
         state = algorithm.init(jax.random.key(0), world)
@@ -607,6 +607,28 @@ def test_dynamic_averaging_without_a_limit_is_averaging(realisation):
         results.append((state.variables, info))
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_dynamic_averaging_asks_model_by_model():
+    """The drift of one model does not exchange another that stood still."""
+    scheme = Scheme(
+        ((6, 4, 3),) * 4,
+        (PartialModel((6, 2, 3), (0, 1, 2, 3)), PartialModel((0, 2, 0), (0, 1))),
+    )
+    algorithm, sharing, _ = build(scheme)
+    world = random_world(np.random.default_rng(0), 4, 6, 3)
+    shapes = jax.eval_shape(algorithm.init, jax.random.key(0), world).variables
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes.params)
+    small = next(c for c in sharing.plan.classes if 1 in c.owner)
+    moved = jax.tree.leaves(params)
+    for block in small.blocks:  # only what the second model owns, only in agent 0
+        at = (0, *map(slice, block.start, block.stop))
+        moved[block.leaf] = moved[block.leaf].at[at].set(1.0)
+    moved = jax.tree.unflatten(jax.tree.structure(params), moved)
+    asking = drift.requests(moved, params, sharing.plan, 0.5)
+    for owner_class in sharing.plan.classes:
+        expected = (owner_class.owner == 1) & (np.arange(4) == 0)
+        assert asking(owner_class.owner).tolist() == expected.tolist()
 
 
 def test_dynamic_averaging_exchanges_what_drifted():
