@@ -170,7 +170,7 @@ def digits_world(examples: Examples, num_hosts: int, run: int) -> FederatedData:
 
 
 def pooled(world: FederatedData) -> FederatedData:
-    """One host that has everybody's data."""
+    """One host that has each agent's data."""
 
     def together(split: Split) -> Split:
         sizes, longest = np.asarray(split.size), split.examples["y"].shape[1]

@@ -57,7 +57,7 @@ LEARNING_RATE = flags.DEFINE_float(
 DEGREE = flags.DEFINE_integer(
     "degree",
     None,
-    "Agents that everybody receives from in a random graph; 4 in studies of partial "
+    "Agents that each agent receives from in a random graph; 4 in studies of partial "
     "averaging and 3 in those of protocols if not given.",
     lower_bound=1,
 )

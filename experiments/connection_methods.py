@@ -85,7 +85,7 @@ _NUM_CANDIDATES = flags.DEFINE_integer(
     "num_candidates", 6, "Models that PENS and PANM try in a round.", lower_bound=1
 )
 _SHARPNESS = flags.DEFINE_float(
-    "sharpness", 30.0, "How much likelier DAC asks those who are alike.", lower_bound=0
+    "sharpness", 30.0, "Softmax sharpness of DAC's peer sampling.", lower_bound=0
 )
 _RISING = flags.DEFINE_bool("rising", False, "Sharpness of DAC rises from 1.")
 _UPDATE_SHARE = flags.DEFINE_float(
@@ -105,7 +105,8 @@ _CLIQUE_SIZE = flags.DEFINE_integer(
 _GROUP_LIMIT = flags.DEFINE_integer(
     "group_limit",
     None,
-    "Size up to which groups of AUCCCR gain worth; if not given, four tenths of all "
+    "Group size at which AUCCCR's value function saturates; if not given, four tenths "
+    "of all "
     "agents for two true clusters and two tenths for more, as in the thesis.",
     lower_bound=1,
 )
@@ -126,7 +127,7 @@ _MAX_IN_LOAD = flags.DEFINE_integer(
 _VIEW_SIZE = flags.DEFINE_integer(
     "view_size",
     None,
-    "Agents that everybody knows at a time, by gossip, more than --degree, where "
+    "Agents that each agent knows at a time, by gossip, more than --degree, where "
     "methods have no graph; all if not given.",
     lower_bound=2,
 )

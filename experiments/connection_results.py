@@ -152,7 +152,7 @@ def _draw_shares(folder: Path) -> None:
 
 
 def _draw_graphs(folder: Path) -> None:
-    """Whom everybody averaged with in the first run, sorted by true cluster."""
+    """Whom each agent averaged with in the first run, sorted by true cluster."""
     if not (folder / "links.jsonl").exists():
         return
     found = [r for r in run_folder.read(folder, "links.jsonl") if r["run"] == 0]

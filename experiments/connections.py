@@ -5,7 +5,7 @@ r"""Whom agents connect with, where some are alike (Sajina 2025, third study).
 
 Agents are in clusters of which they know nothing (`connection_worlds`), and methods
 choose peers in their own ways (`connection_methods`). A round is a local epoch of
-everybody. What counts is the accuracy of trained models before they are averaged (of
+each agent. What counts is the accuracy of trained models before they are averaged (of
 D-Cliques, which averages after each step, after that), and what was sent for it.
 """
 
@@ -87,7 +87,7 @@ _NUM_AGENTS = flags.DEFINE_integer("num_agents", 40, "Agents of a run.", lower_b
 _TRAIN_SIZE = flags.DEFINE_integer(
     "train_size",
     None,
-    "Training examples per agent, as many of every class; all if not given.",
+    "Training examples per agent, class-balanced; all if not given.",
     lower_bound=1,
 )
 _PROPORTIONAL = flags.DEFINE_bool(

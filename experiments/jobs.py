@@ -154,7 +154,7 @@ def own_examples(
 ) -> FederatedData:
     """The world as one of several processes needs it, with its own agents' examples.
 
-    They are where the agents will be trained; everybody knows all sizes and groups.
+    They are where the agents will be trained; each agent knows all sizes and groups.
 
     Args:
       world: of all agents.

@@ -104,7 +104,7 @@ def make_blocks(
     turns: tuple[int, ...] | None,
     run: int,
 ) -> FederatedData:
-    """Shuffled and cut into blocks anew in every run; nobody's labels permuted yet.
+    """Shuffled and cut into blocks anew in every run; no agent's labels permuted yet.
 
     The images of agent n are turned by `turns[n]` times 90 degrees, if given.
     """

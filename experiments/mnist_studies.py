@@ -39,7 +39,7 @@ class Setup(NamedTuple):
 
 
 class Blocks(Protocol):
-    """Images of so many agents, by run; nobody's labels are permuted yet."""
+    """Images of so many agents, by run; no agent's labels are permuted yet."""
 
     def __call__(
         self, num_agents: int, train_size: int, turns: tuple[int, ...] | None = None

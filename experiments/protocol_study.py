@@ -54,7 +54,9 @@ _POISSON = flags.DEFINE_bool(
     "poisson", False, "Asynchronous agents wake by clocks of their own."
 )
 _MEAN_DELAY = flags.DEFINE_float(
-    "mean_delay", 0.0, "Mean delay of asynchronous messages; one unit is N awakenings."
+    "mean_delay",
+    0.0,
+    "Mean delay of asynchronous messages, in units of N wake-up events.",
 )
 _LOSS_PROBABILITY = flags.DEFINE_float(
     "loss_probability",

@@ -47,7 +47,7 @@ def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
 
 
 def _mean_total(values: Array | None) -> float:
-    """Over all rounds, of `[rounds, N]`, mean over agents; 0 where nobody counts."""
+    """Over all rounds, of `[rounds, N]`, mean over agents; 0 where no agent counts."""
     return 0.0 if values is None else float(np.sum(values, 0, np.float64).mean())
 
 
@@ -156,7 +156,7 @@ def _share_in_cluster(links: Links, cluster: np.ndarray) -> float | None:
 
 
 def links_row(name: Row, tally: Tally, cluster: np.ndarray) -> Row | None:
-    """Who received how many messages from whom in a run; None if nobody knows.
+    """Who received how many messages from whom in a run; None if no agent knows.
 
     Where methods look at models that they do not average with, it also says how many
     they averaged with.

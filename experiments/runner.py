@@ -117,8 +117,8 @@ def _tell_of_idle_devices(batch: Batch) -> None:
     if used < there:
         logging.log_first_n(
             logging.WARNING,
-            "%d agents use %d of %d devices: a number that more of them divide would "
-            "be faster.",
+            "%d agents use %d of %d devices: choose a number of agents that the number "
+            "of devices divides.",
             1,
             batch.start.data.cluster.shape[-1],
             used,
@@ -247,7 +247,7 @@ def _last_number(folder: Path, jobs: Sequence[Job]) -> int:
             for name, num_bytes in position["bytes"].items():
                 run_folder.cut(folder, name, num_bytes)
         except InputError as error:
-            logging.warning("%s The one before is used.", error)
+            logging.warning("%s Falling back to the previous checkpoint.", error)
             continue
         return number
     for name in ROW_FILES:
@@ -259,5 +259,5 @@ def _batch_of(number: int, jobs: Sequence[Job]) -> Batch:
     """What ran when a checkpoint was written."""
     job = (number - 1) // common.NUM_ROUNDS.value
     if job >= len(jobs):
-        raise InputError(f"Checkpoint {number} is of another run.")
+        raise InputError(f"Checkpoint {number} belongs to a different run.")
     return next(batches(jobs, job, common.runs_at_once()))

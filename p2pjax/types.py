@@ -71,6 +71,9 @@ class Split(NamedTuple):
 
     examples: Mapping[str, Array]  # leaves [N, M, ...]
     size: Array  # [N] int32, real examples of each agent
+    # [N] uint32: of the order in which agents go through their examples; `simulate`
+    # draws it from the key of a run. None: the same order for all agents and runs.
+    order_seed: Array | None = None
 
 
 class FederatedData(NamedTuple):

@@ -1,4 +1,4 @@
-"""A plain numpy twin of the engine: one agent, one cell, one parameter at a time.
+"""A NumPy reference of the engine: one agent, one cell, one parameter at a time.
 
 Written from the paper's pseudo-code, not from the package: no stacking, no classes, no
 padding. Agents may have networks of different widths.

@@ -13,7 +13,8 @@ from test_network import SHAPE, LinenNet, NNXNet, plain_net
 
 import p2pjax as pj
 from p2pjax.nn import SlowConvolutionWarning, fast_conv
-from p2pjax.simulation._simulate import _advance, initial_state
+from p2pjax.simulation._simulate import _advance, initial_state, prepare
+from p2pjax.training.samplers import shuffled_epochs
 
 SIZE = 8
 BATCH = 4
@@ -510,7 +511,9 @@ def test_short_batches_train_batch_norm_rightly(size):
         )
         + bias.reshape(1, 1, 1, -1)
     )
-    order = np.asarray(pj_order(size))
+    seed = prepare(KEY, method, data, 1).data.train.order_seed[0]
+    sampler = shuffled_epochs(BATCH, size)
+    order = np.asarray(sampler.order(jnp.int32(0), jnp.int32(size), seed))
     mean = np.zeros(3)
     for first in range(0, size, BATCH):
         rows = order[np.arange(first, first + BATCH) % size]
@@ -519,8 +522,18 @@ def test_short_batches_train_batch_norm_rightly(size):
     np.testing.assert_allclose(found, mean, rtol=1e-4)
 
 
-def pj_order(size):
-    """In which order a pass goes through the agent's examples."""
-    from p2pjax.training.samplers import shuffled_epochs
-
-    return shuffled_epochs(BATCH, size).order(jnp.int32(0), jnp.int32(size))
+def test_every_run_and_agent_has_its_own_order_of_batches():
+    """It was the same for all seeds, so that runs differed by their start only."""
+    method = build("local_only")
+    keys = jax.random.split(jax.random.key(3), 2)
+    seeds = [prepare(key, method, DATA, 1).data.train.order_seed for key in keys]
+    assert len(set(np.concatenate(seeds).tolist())) == 2 * SIZE
+    again = prepare(keys[0], method, DATA, 1).data.train.order_seed
+    np.testing.assert_array_equal(again, seeds[0])
+    sampler = shuffled_epochs(4, 9)
+    orders = {
+        tuple(np.asarray(sampler.order(jnp.int32(0), jnp.int32(9), seed)).tolist())
+        for seed in np.concatenate(seeds)
+    }
+    assert len(orders) == 2 * SIZE
+    assert all(sorted(order) == list(range(9)) for order in orders)

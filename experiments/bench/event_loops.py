@@ -20,7 +20,7 @@ from p2pjax.training import local_training, samplers
 from p2pjax.training.learner import Learner, StepContext, gradient_descent
 from p2pjax.types import FederatedData, PyTree, Split, Variables
 
-NUM_EPOCHS = 4  # that are drawn; the first, in which everybody wakes once, is not run
+NUM_EPOCHS = 4  # that are drawn; the first, in which each agent wakes once, is not run
 
 
 def by_waves(

@@ -38,7 +38,7 @@ class _Agents:
         self._done += self._want.num_steps
 
     def average(self, ids: list[list[int]]) -> None:
-        """Everybody takes the mean of the models in its row."""
+        """Each agent takes the mean of the models in its row."""
         self.models = [self._mean(*[self.models[i] for i in row]) for row in ids]
 
     def best(self, drawn: list[list[int]], kept: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from p2pjax.types import Peers, PyTree
 def whole(
     num_agents: int, num_columns: int, degree: int, num_devices: int
 ) -> Callable[[], float]:
-    """Everybody averages one leaf with its neighbours."""
+    """Each agent averages one leaf with its neighbours."""
     params = {"leaf": np.ones((num_agents, num_columns), np.float32)}
     plan = owner_classes.whole_model(num_agents, {"leaf": params["leaf"][0]})
     return _mixed(params, plan, degree, num_devices)
@@ -35,7 +35,7 @@ def by_class(
     degree: int,
     num_devices: int,
 ) -> Callable[[], float]:
-    """Partial models that everybody implements, and the weights between any two.
+    """Partial models that each agent implements, and the weights between any two.
 
     G models make G (G + 1) / 2 owner classes; every parameter is in one of them.
     """

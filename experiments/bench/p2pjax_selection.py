@@ -16,7 +16,7 @@ from p2pjax.selection.pens import pens
 from p2pjax.training import agent_loop, learner
 from p2pjax.types import Array, FederatedData, Split
 
-NEVER = 1_000_000  # the second stage, which judges nobody
+NEVER = 1_000_000  # the second stage, which judges no agent
 
 
 def pens_rounds(

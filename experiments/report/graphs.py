@@ -185,7 +185,7 @@ def messages_by_pair(found: Exchanges) -> np.ndarray:
         found.messages,
     )
     size = np.bincount(np.arange(num_agents) // width)  # the last may be smaller
-    pairs = np.outer(size, size) - np.diag(size)  # nobody hears itself
+    pairs = np.outer(size, size) - np.diag(size)  # no agent hears itself
     return total / np.maximum(pairs, 1)
 
 

@@ -307,7 +307,7 @@ def finals(folder: Folder) -> list[Line]:
         lines.setdefault(label(case, without=key), []).append(point)
     if key == "group_size":
         sizes = sorted({p.x for points in lines.values() for p in points} - {1.0})
-        for case in folder.cases:  # at level 0 nobody averages, whatever the group
+        for case in folder.cases:  # at level 0 no agent averages, whatever the group
             name = label(case, without=key)
             if case.setting.get("level") == 0 and len(lines[name]) == 1 and sizes:
                 lines[name] = [lines[name][0]._replace(x=size) for size in sizes]

@@ -155,7 +155,7 @@ def communication(folders: Sequence[Folder]) -> str:
     figures = []
     for folder, lines, ends in zip(folders, styled, all_ends, strict=True):
         largest = max(_xs(_visible(lines)), default=0.0)
-        if largest > 0:  # else nothing was sent, or nobody counted
+        if largest > 0:  # else nothing was sent, or no agent counted
             unit, name = measures.byte_unit(largest)
             x = svg.tight_axis(f"sent per agent ({name})", [0, largest / unit])
             scaled = [

@@ -154,9 +154,10 @@ def mean_gradient_steps(
             agents: Split,
         ) -> tuple[Variables, PyTree, Array]:
             def gradient_of(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-                key, variables, examples, size = inputs
+                key, variables, (examples, size, order_seed) = inputs
                 key_sample, key_loss = jax.random.split(key)
-                batch = take_batch(examples, sampler(key_sample, step, size))
+                draw = sampler(key_sample, step, size, order_seed)
+                batch = take_batch(examples, draw)
                 context = StepContext(num_examples=size)
                 return (), gradient_fn(key_loss, variables, batch, context)
 
@@ -169,7 +170,7 @@ def mean_gradient_steps(
 
             keys = jax.random.split(key, agents.size.shape[0])
             _, (loss, stats, gradient) = map_agents(gradient_of, agent_loop)(
-                (), (keys, variables, agents.examples, agents.size)
+                (), (keys, variables, agents)
             )
             exchange = make_exchange(_plan(gradient, clique, local))
             mean = exchange.combine(gradient, gradient, lambda owner: Members(), None)

@@ -142,7 +142,10 @@ def multi_task(
                 key,
                 train.examples,
                 train.size,
-                StepContext(frozen={ENCODER: is_partial} if encoder_freeze else None),
+                StepContext(
+                    frozen={ENCODER: is_partial} if encoder_freeze else None,
+                    order_seed=train.order_seed,
+                ),
                 (variables, opt_state),
                 num_wakes * num_steps,
                 num_steps,

@@ -151,7 +151,11 @@ def p2p_bn(
             key,
             train.examples,
             train.size,
-            StepContext(None if update_scale is None else scale, frozen),
+            StepContext(
+                None if update_scale is None else scale,
+                frozen,
+                order_seed=train.order_seed,
+            ),
             (variables, opt_state),
             progress.num_wakes * num_steps,
             num_steps,

@@ -162,7 +162,8 @@ def virtual(
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
             old_factor, old_client = carry
-            key, examples, num_examples, is_refined, server, cavity, target = inputs
+            key, own, is_refined, server, cavity, target = inputs
+            examples, num_examples, order_seed = own
             coordinates = _two_parts(cavity)
             target = gaussian.moments(target)
             learner = free_energy.free_energy_descent(
@@ -181,7 +182,7 @@ def virtual(
                 key,
                 examples,
                 num_examples,
-                StepContext(),
+                StepContext(order_seed=order_seed),
                 (variables, learner.init(variables)),
                 jnp.int32(0),
                 jnp.where(is_refined, num_steps, 0),
@@ -200,8 +201,7 @@ def virtual(
             (state.factors, state.clients),
             (
                 keys,
-                data.train.examples,
-                data.train.size,
+                data.train,
                 is_refined,
                 rows,
                 cavity,

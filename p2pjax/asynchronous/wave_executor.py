@@ -21,7 +21,7 @@ from p2pjax.types import LOCAL, Array, Key, PyTree, Split, Variables
 
 
 class Agent(NamedTuple):
-    """What an agent keeps between two awakenings; stacked over agents in the state."""
+    """What an agent keeps between two wake-ups; stacked over agents in the state."""
 
     variables: Variables  # after its last training: what it sent, what is evaluated
     opt_state: PyTree

@@ -117,12 +117,12 @@ def penalised_training(
         """The chosen agents' curvature at their models; the others' last one."""
 
         def one_agent(old: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
-            key, is_chosen, variables, examples, size = inputs
+            key, is_chosen, variables, (examples, size, _) = inputs
             new = curvature(key, variables, examples, jnp.where(is_chosen, size, 0))
             return where(is_chosen, new, old), ()
 
         keys = jax.random.split(key, num_agents(data))
-        inputs = (keys, is_chosen, variables, *data.train)
+        inputs = (keys, is_chosen, variables, data.train)
         return map_agents(one_agent, agent_loop)(old, inputs)[0]
 
     def train(

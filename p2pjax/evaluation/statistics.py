@@ -261,7 +261,7 @@ def pareto_front(score: ArrayLike, cost: ArrayLike) -> np.ndarray:
     score, cost = np.asarray(score, float), np.asarray(cost, float)
     if score.ndim != 1 or score.shape != cost.shape or np.isnan(score + cost).any():
         raise InputError(
-            "Need a score and a cost of every point, numbers all, got "
+            "Need a score and a cost of every point, all of them numbers, got "
             f"{score.tolist()} and {cost.tolist()}."
         )
     as_good = (score[:, None] >= score) & (cost[:, None] <= cost)  # [by, of]

@@ -22,6 +22,8 @@ from p2pjax.types import (
     InputError,
     Key,
     PyTree,
+    Split,
+    num_agents,
 )
 
 BYTES_PER_PARAMETER = 4  # float32 on the wire
@@ -33,11 +35,6 @@ class Start(NamedTuple):
     key: Key
     data: FederatedData  # of several runs [S, ...], or the same for all
     inputs: PyTree  # what the host has drawn, leaves [R, ...]
-
-    @property
-    def has_one_data(self) -> bool:
-        """Whether several runs have the same data."""
-        return self.key.ndim > 0 and np.ndim(self.data.train.size) == 1
 
 
 class Used(NamedTuple):
@@ -144,7 +141,21 @@ def prepare(
         raise InputError(f"Need at least one round, got {num_rounds}.")
     _, key_plan, _ = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key_plan)))
-    return Start(key, data, algorithm.plan(rng, data, num_rounds))
+    inputs = algorithm.plan(rng, data, num_rounds)
+    return Start(key, with_order_seeds(data, rng), inputs)
+
+
+def with_order_seeds(data: FederatedData, rng: np.random.Generator) -> FederatedData:
+    """The same data, through which agents go in an order of their own in this run.
+
+    For loops of one's own; `simulate` does it with the key of the run.
+
+    Args:
+      data: of all agents.
+      rng: draws the seeds.
+    """
+    seeds = rng.integers(2**32, size=num_agents(data), dtype=np.uint32)
+    return data._replace(train=data.train._replace(order_seed=seeds))
 
 
 def side_by_side(starts: Sequence[Start]) -> Start | None:
@@ -163,10 +174,16 @@ def _with_one_data(starts: Sequence[Start]) -> Start | None:
     if any(other != first for other in others):
         return None
     key = jnp.stack([start.key for start in starts])
-    inputs = jax.tree.map(
-        lambda *leaves: np.stack(leaves), *[start.inputs for start in starts]
+    inputs, seeds = (
+        jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+        for trees in (
+            [start.inputs for start in starts],
+            [start.data.train.order_seed for start in starts],
+        )
     )
-    return Start(key, starts[0].data, inputs)
+    data = starts[0].data
+    train = data.train._replace(order_seed=seeds)  # [S, N]: all else is the same
+    return Start(key, data._replace(train=train), inputs)
 
 
 def _stacked(runs: Sequence[Snapshot]) -> Snapshot:
@@ -216,10 +233,9 @@ def snapshots(
     """
     if eval_every < 1:
         raise InputError(f"Need eval_every of 1 or more, got {eval_every}.")
-    axis = 0 if start.has_one_data else start.key.ndim
-    start = start._replace(data=place(start.data, axis))
+    start = start._replace(data=_placed_data(start.data, start.key))
     if state is None:
-        state = initial_state(start.key, algorithm, start.data, start.has_one_data)
+        state = initial_state(start.key, algorithm, start.data)
     if used is None:
         used = nothing_used(start.key.shape)
     return _snapshots(
@@ -247,7 +263,6 @@ def _snapshots(
             start.data,
             algorithm,
             evaluate,
-            start.has_one_data,
         )
         metrics, info = on_host((metrics, info))
         used = _added(used, info)
@@ -279,26 +294,40 @@ def _added(used: Used, info: Info) -> Used:
     )
 
 
-def initial_state(
-    key: Key, algorithm: Algorithm, data: FederatedData, has_one_data: bool = False
-) -> PyTree:
+def initial_state(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
     """The state in which `simulate` starts.
 
     Args:
       key: of the run, or keys `[S]`.
       algorithm: the method.
-      data: of the run; of several runs `[S, ...]`.
-      has_one_data: whether several runs have the same data.
+      data: of the run; of several runs `[S, ...]`, or the same for all.
     """
-    data = place(data, 0 if has_one_data else key.ndim)
-    return place(_init(_split(key)[0], data, algorithm, has_one_data), key.ndim)
+    data = _placed_data(data, key)
+    return place(_init(_split(key)[0], data, algorithm), key.ndim)
+
+
+def _placed_data(data: FederatedData, key: Key) -> FederatedData:
+    """Where its agents live; of several runs each leaf may have an axis of runs."""
+    axes = _data_axes(data, key)
+    if axes == 0 or not key.ndim:
+        return place(data, key.ndim)
+    seeds = place(data.train.order_seed, 1)
+    data = place(data._replace(train=data.train._replace(order_seed=None)))
+    return data._replace(train=data.train._replace(order_seed=seeds))
+
+
+def _data_axes(data: FederatedData, key: Key) -> PyTree:
+    """Axes of runs, for `vmap`: 0 where every run has data of its own."""
+    if not key.ndim or np.ndim(data.train.size) > 1:
+        return 0
+    seeds = data.train.order_seed
+    train = Split(None, None, None if seeds is None else 0)  # type: ignore[arg-type]
+    return FederatedData(train, None, None, None)  # type: ignore[arg-type]
 
 
 def initial_shapes(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
     """Shapes and dtypes of `initial_state`; nothing is computed."""
-    return jax.eval_shape(
-        partial(_init, algorithm=algorithm, has_one_data=False), key, data
-    )
+    return jax.eval_shape(partial(_init, algorithm=algorithm), key, data)
 
 
 def compiled(
@@ -314,7 +343,6 @@ def compiled(
         placed(start.data, axis),
         algorithm,
         evaluate,
-        start.has_one_data,
     ).compile()
 
 
@@ -332,19 +360,17 @@ def _chunk(start: Start, first: int, last: int) -> tuple[np.ndarray, PyTree]:
     return numbers, jax.tree.map(lambda leaf: leaf[at], start.inputs)
 
 
-@partial(jax.jit, static_argnames=("algorithm", "has_one_data"))
-def _init(
-    key: Key, data: FederatedData, algorithm: Algorithm, has_one_data: bool
-) -> PyTree:
+@partial(jax.jit, static_argnames=("algorithm",))
+def _init(key: Key, data: FederatedData, algorithm: Algorithm) -> PyTree:
     init = algorithm.init
     if key.ndim:
-        init = jax.vmap(init, in_axes=(0, None if has_one_data else 0))
+        init = jax.vmap(init, in_axes=(0, _data_axes(data, key)))
     return constrain_sharding(init(key, data), key.ndim)
 
 
 @partial(
     jax.jit,
-    static_argnames=("algorithm", "evaluate", "has_one_data"),
+    static_argnames=("algorithm", "evaluate"),
     donate_argnames=("state",),
 )
 def _advance(
@@ -355,7 +381,6 @@ def _advance(
     data: FederatedData,
     algorithm: Algorithm,
     evaluate: Evaluate,
-    has_one_data: bool,
 ) -> tuple[PyTree, Info, dict[str, Array]]:
     def one_run(
         key: Key, inputs: PyTree, state: PyTree, data: FederatedData
@@ -369,5 +394,5 @@ def _advance(
 
     # Numbers of rounds stay outside the batch: a batched `cond` runs both branches.
     if key.ndim:
-        one_run = jax.vmap(one_run, in_axes=(0, 0, 0, None if has_one_data else 0))
+        one_run = jax.vmap(one_run, in_axes=(0, 0, 0, _data_axes(data, key)))
     return one_run(key, inputs, state, data)

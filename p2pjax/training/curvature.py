@@ -11,7 +11,7 @@ from p2pjax.training.samplers import Draw, take_batch, whole_set
 from p2pjax.types import Array, InputError, Key, PyTree, Variables
 
 # (key, variables, examples [M, ...], number of examples) of one agent -> like params;
-# no entry is negative, and there is nothing to be seen in no examples: zeros
+# no entry is negative, and without examples all are zero
 Curvature = Callable[[Key, Variables, Mapping[str, Array], Array], PyTree]
 
 

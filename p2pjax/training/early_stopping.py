@@ -96,7 +96,7 @@ def until_converged(
         sampler = samplers.shuffled_epochs(batch_size, largest)
 
         def one_agent(start: Variables, inputs: PyTree) -> tuple[Variables, PyTree]:
-            key, active, examples, size, held, held_size = inputs
+            key, active, (examples, size, order_seed), (held, held_size, _) = inputs
             num_steps = samplers.steps_per_epoch(size, batch_size)
 
             def is_accurate(variables: Variables) -> Array:
@@ -120,7 +120,7 @@ def until_converged(
                     jax.random.fold_in(key, now.epoch),
                     examples,
                     size,
-                    StepContext(),
+                    StepContext(order_seed=order_seed),
                     (now.variables, now.opt_state),
                     (t * stop.max_epochs + now.epoch) * num_steps,
                     num_steps,
@@ -161,7 +161,7 @@ def until_converged(
             return done.best, (done.loss, done.epoch)
 
         keys = jax.random.split(key, num_agents(data))
-        inputs = (keys, active, *train, *valid)
+        inputs = (keys, active, train, valid)
         variables, (loss, passes) = map_agents(one_agent, agent_loop)(variables, inputs)
         return variables, loss, passes
 
@@ -217,10 +217,10 @@ def held_out_loss(
     """
 
     def one_agent(_: PyTree, inputs: PyTree) -> tuple[PyTree, Ratio]:
-        variables, examples, size = inputs
+        variables, (examples, size, _) = inputs
         return (), task.evaluate(variables, whole_set(examples, size))["loss"]
 
-    sums = map_agents(one_agent, agent_loop)((), (variables, *data.valid))[1]
+    sums = map_agents(one_agent, agent_loop)((), (variables, data.valid))[1]
     return sums.total.sum() / sums.weight.sum()
 
 

@@ -34,6 +34,7 @@ class StepContext(NamedTuple):
     frozen: Mapping[str, Array] | None = None  # groups of the parameters that stay
     penalty: Penalty | None = None  # part of what is minimised, not of the loss told
     num_examples: Array | None = None  # that it learns from; the agent loop says so
+    order_seed: Array | None = None  # of the order of its batches, likewise
 
 
 class Learner(NamedTuple):

@@ -54,6 +54,7 @@ def own_steps(
             )
 
         keys = jax.random.split(key, agents.size.shape[0])
+        context = context._replace(order_seed=agents.order_seed)
         own = (keys, agents.examples, agents.size, first_step, num_steps, context)
         carry, losses = map_agents(one_agent, agent_loop)((variables, opt_state), own)
         return *carry, losses
@@ -103,6 +104,7 @@ def local_training(
             )
 
         keys = jax.random.split(key, data.size.shape[0])
+        context = context._replace(order_seed=data.order_seed)
         carry, losses = map_agents(one_agent, agent_loop)(
             (variables, opt_state), (keys, data.examples, data.size, context)
         )
@@ -140,7 +142,8 @@ def with_gradient(
             key, examples, size, context = inputs
             context = context._replace(num_examples=size)
             key_sample, key_step = jax.random.split(jax.random.fold_in(key, 0))
-            batch = take_batch(examples, sampler(key_sample, step, size))
+            draw = sampler(key_sample, step, size, context.order_seed)
+            batch = take_batch(examples, draw)
             loss, stats, gradient = gradient_fn(key_step, variables, batch, context)
             updates, opt_state = update_fn(variables, gradient, opt_state, context)
             params = optax.apply_updates(variables.params, updates)
@@ -148,6 +151,7 @@ def with_gradient(
             return (Variables(params, stats), opt_state), (loss, gradient, updates)
 
         keys = jax.random.split(key, data.size.shape[0])
+        context = context._replace(order_seed=data.order_seed)
         carry, outputs = map_agents(one_agent, agent_loop)(
             (variables, opt_state), (keys, data.examples, data.size, context)
         )
@@ -180,7 +184,7 @@ def take_steps(
         if jax.tree.leaves(order):
             order = jax.lax.cond(
                 sampler.begins(number, size) & (step > 0),
-                lambda: sampler.order(number, size),
+                lambda: sampler.order(number, size, context.order_seed),
                 lambda: order,
             )
         draw = sampler.draw(key_sample, number, size, order)
@@ -189,7 +193,7 @@ def take_steps(
         )
         return (variables, opt_state), total + loss.astype(total.dtype), order
 
-    order = sampler.order(first_step, size)
+    order = sampler.order(first_step, size, context.order_seed)
     start = carry, jnp.zeros((), jnp.float32), order
     context = context._replace(num_examples=size)
     # A loop even for one step: where XLA:CPU unrolls it, it copies the optimizer states

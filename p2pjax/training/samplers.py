@@ -29,18 +29,20 @@ class Sampler(NamedTuple):
     """
 
     draw: Callable[[Key, Array, Array, PyTree], Draw]  # of (key, step, size, order)
-    order: Callable[[Array, Array], PyTree]  # of the pass that (step, size) is in
+    order: Callable[..., PyTree]  # of the pass that (step, size, order seed) is in
     begins: Callable[[Array, Array], Array]  # whether (step, size) is first in its pass
 
-    def __call__(self, key: Key, step: Array, size: Array) -> Draw:
+    def __call__(
+        self, key: Key, step: Array, size: Array, order_seed: Array | None = None
+    ) -> Draw:
         """The batch of any step."""
-        return self.draw(key, step, size, self.order(step, size))
+        return self.draw(key, step, size, self.order(step, size, order_seed))
 
 
 def _without_order(draw: Callable[[Key, Array, Array], Draw]) -> Sampler:
     return Sampler(
         lambda key, step, size, order: draw(key, step, size),
-        lambda step, size: (),
+        lambda step, size, order_seed=None: (),
         lambda step, size: jnp.zeros((), bool),
     )
 
@@ -65,8 +67,8 @@ def cyclic_window(batch_size: int) -> Sampler:
 def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
     """Passes over all examples, each in a new order; the last batch may be short.
 
-    The orders depend on the step only, and are the same for all agents: shuffle the
-    examples beforehand (`partition` does), then they differ between agents and runs.
+    The orders depend on the agent's `Split.order_seed`, which `simulate` draws for
+    each run. Without one they are the same for all agents and runs.
 
     Args:
       batch_size: B.
@@ -77,11 +79,10 @@ def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
     def position(step: Array, size: Array) -> Array:
         return step % steps_per_epoch(size, batch_size)
 
-    def order_fn(step: Array, size: Array) -> Array:
+    def order_fn(step: Array, size: Array, order_seed: Array | None = None) -> Array:
         epoch = step // steps_per_epoch(size, batch_size)
-        draws = jax.random.uniform(
-            jax.random.fold_in(jax.random.key(0), epoch), (max_size,)
-        )
+        key = jax.random.key(0 if order_seed is None else order_seed)
+        draws = jax.random.uniform(jax.random.fold_in(key, epoch), (max_size,))
         return jnp.argsort(jnp.where(jnp.arange(max_size) < size, draws, 2.0))
 
     def draw_fn(key: Key, step: Array, size: Array, order: Array) -> Draw:
