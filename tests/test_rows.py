@@ -45,7 +45,7 @@ def row_of(tally, info, cluster=CLUSTER):
 def test_counts_add_up_over_evaluations():
     first = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
     second = rows.counted(first, 4, TWO_ROUNDS)
-    assert first.num_rounds, second.num_rounds == (2, 4)
+    assert (first.num_rounds, second.num_rounds) == (2, 4)
     np.testing.assert_array_equal(first.sent, [2, 2, 4])
     np.testing.assert_array_equal(second.sent, [4, 4, 8])
     assert first.payload == pytest.approx(8 / 3)
