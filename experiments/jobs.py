@@ -73,7 +73,8 @@ class Batch(NamedTuple):
     @property
     def kind(self) -> tuple[Program, list]:
         """Equal for batches that share a compiled program."""
-        shapes = [leaf.shape for leaf in jax.tree.leaves(self.start)]
+        arrays = self.start.key, self.start.data, self.start.inputs
+        shapes = [leaf.shape for leaf in jax.tree.leaves(arrays)]
         return self.jobs[0].program, shapes
 
     def apart(self, tree: PyTree) -> list[PyTree]:
