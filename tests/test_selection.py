@@ -241,7 +241,7 @@ class TestDAC:
             share = np.bincount(drawn, minlength=5)[1:] / 4000
             np.testing.assert_allclose(share, VECTORS["dac"][name], atol=0.03)
 
-    def test_rising_sharpness(self):
+    def test_annealed_sharpness(self):
         for r, expected in VECTORS["dac"]["tau_var"].items():
             close(annealed_sharpness(30.0, jnp.int32(int(r))), expected)
 
@@ -722,7 +722,11 @@ class TestDCliques:
 
     def test_gradients_that_stay(self):
         algorithm = d_cliques(
-            TOY, optax.sgd(0.5), np.zeros(4, int), batch_size=1, local=("params/x",)
+            TOY,
+            optax.sgd(0.5),
+            np.zeros(4, int),
+            batch_size=1,
+            local_patterns=("params/x",),
         )
         states, info = played(algorithm, toy_world(), 1)
         close(states.variables.params["x"][0], [0.5, 1.5, 2.5, 5.5])
@@ -735,7 +739,7 @@ class TestDCliques:
         assert stacking.label_histograms(split, 3).tolist() == [[1, 0, 2], [0, 1, 0]]
 
 
-class TestMaxInLoad:
+class TestMaxRequests:
     @pytest.mark.parametrize("most", [1, 3])
     def test_nobody_is_asked_too_often(self, most):
         rng = np.random.default_rng(most)
@@ -746,7 +750,7 @@ class TestMaxInLoad:
         )
         wanted = tables.top_k(everybody, tables.lookup(scores, everybody), num_slots)
         view = known_losses(np.ones((num_agents,) * 2), everybody)
-        view = view._replace(max_in_load=most)
+        view = view._replace(max_requests=most)
         found = jit(lambda key: apply_request_limit(key, view, wanted))(KEY)
         ids, mask = map(np.asarray, found)
         assert (ids != np.arange(num_agents)[:, None])[mask].all()
@@ -769,7 +773,7 @@ class TestMaxInLoad:
         view = known_losses(np.ones((5, 5)), tables.all_others(num_agents))
         before = table_of([1], [2], [1], [1], [1])
         wanted = table_of([1, 2], [0, 3], [1, 3], [2, 4], [2, 3])
-        view = view._replace(max_in_load=3)
+        view = view._replace(max_requests=3)
         tight = jit(lambda key: apply_request_limit(key, view, wanted, before))(KEY)
         # Who has asked 1 before may do so again, in the place that it has.
         assert tight.neighbor[0, 0] == tight.neighbor[2, 0] == 1
@@ -873,7 +877,7 @@ class TestProbe:
         (lambda: l2c(num_rounds_all=0), "num_rounds_all=0"),
         (lambda: line_search(tolerance=0.7), "tolerance=0.7"),
         (lambda: similarity.update_cosine(1.5), "from 0 to 1, got 1.5"),
-        (lambda: limit_requests(pens(), 0), "load of 1 or more, got 0"),
+        (lambda: limit_requests(pens(), 0), "max_requests of 1 or more, got 0"),
         (lambda: partial_view(pens(), 1), "2 agents or more"),
         (lambda: diple(TOY, TOY_LEARNER, batch_size=1, num_iterations=0), "iteration"),
         (

@@ -50,7 +50,7 @@ SLOW_STEPS = optax.sgd(0.5)
 METHODS = {
     "sparse": sparse(),
     "pens": PENS,
-    "dac": dac(num_peers=2, rising=True),
+    "dac": dac(num_peers=2, anneal=True),
     "dac_probe": dac(num_peers=2, similarity=agreement()),
     "panm_loss": panm(**STAGES),
     "panm_grad": panm(similarity=update_cosine(), **STAGES),
@@ -333,7 +333,9 @@ def test_networks_with_batch_norm(name):
         else:
             selection = METHODS["pens" if name == "fed_bn" else name]
             local = ("batch_stats/.*",) if name == "fed_bn" else ()
-            algorithm = pull(task, learner, selection, batch_size=2, local=local)
+            algorithm = pull(
+                task, learner, selection, batch_size=2, local_patterns=local
+            )
         states, info = run(algorithm, world, 10)
     losses = info.train_loss.mean(1)
     assert losses[-1] < losses[0]

@@ -65,7 +65,7 @@ class TestAgainstPlainLoops:
         algorithm = pull(TOY, TOY_LEARNER, selection, batch_size=4)
         world = toy_world(self.targets, self.sizes)
         states, info = run(algorithm, world, self.num_rounds)
-        return np.asarray(states.variables.params["x"]), states.memory, info
+        return np.asarray(states.variables.params["x"]), states.selection_state, info
 
     def test_pens(self):
         x, kept, info = self.play(pens(num_peers=1, num_candidates=3, second_stage=8))

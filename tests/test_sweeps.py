@@ -128,7 +128,7 @@ def test_side_by_side():
     both = side_by_side(starts)
     assert both.key.shape == (2,)
     assert both.inputs.shape == (2, 5, SIZE, 1)
-    second = jax.tree.map(lambda leaf: leaf[1], both.world)
+    second = jax.tree.map(lambda leaf: leaf[1], both.data)
     jax.tree.map(np.testing.assert_array_equal, second, toy_world(2))
     wider = starts[1]._replace(inputs=np.zeros((5, SIZE, 2), np.int32))
     assert side_by_side([starts[0], wider]) is None

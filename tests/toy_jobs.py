@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.jobs import Job
-from p2pjax.types import Algorithm, FederatedData, Info, Links, Split
+from p2pjax.types import Algorithm, FederatedData, Info, Links, Models, Split
 
 SIZE = 4  # agents, in two clusters
 
@@ -49,12 +49,20 @@ def toy_algorithm(scheme, links=True, widths=(1,)):
         )
         return {"x": x, "old": state["x"]}, info
 
-    return Algorithm(init_fn, plan_fn, round_fn, lambda state: state["x"])
+    return Algorithm(
+        init_fn,
+        plan_fn,
+        round_fn,
+        lambda state: Models(state["x"]),
+        toy_evaluate,
+        "each agent moves towards another",
+    )
 
 
 def toy_evaluate(models, world):
-    target = world.cluster.astype(models.dtype)
-    return {"accuracy": jnp.tanh(models) ** 2, "loss": (models - target).mean()}
+    x = models.reported
+    target = world.cluster.astype(x.dtype)
+    return {"accuracy": jnp.tanh(x) ** 2, "loss": (x - target).mean()}
 
 
 def toy_jobs(num_runs, schemes=("near", "far"), **options):
