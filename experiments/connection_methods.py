@@ -275,8 +275,8 @@ def _diple(subject: Subject, run: Run) -> Algorithm:
     return diple(
         subject.task,
         gradient_descent(subject.task, subject.optimizer),
-        chosen,
         batch_size=common.BATCH_SIZE.value,
+        selection=chosen,
         num_iterations=_ITERATIONS.value,
         agent_loop=common.agent_loop(subject.task),
     )

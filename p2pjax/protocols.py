@@ -15,6 +15,8 @@ from p2pjax.engines.protocol import (
     prepare_weights,
     remembers_nothing,
 )
+from p2pjax.exchange.channel import lost_to_self
+from p2pjax.exchange.mixing import is_peer
 
 __all__ = [
     "GossipProtocol",
@@ -23,6 +25,8 @@ __all__ = [
     "d2",
     "dpsgd",
     "gosgd",
+    "is_peer",
+    "lost_to_self",
     "peer_ids",
     "prepare_weights",
     "remembers_nothing",

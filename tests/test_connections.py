@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from experiment_modules import MODULES
+from figure_contents import assert_drawn
 from test_selection_contract import GUIDE, GUIDE_ROWS
 
 from experiments import (
@@ -212,9 +213,15 @@ def test_a_run(run, capsys):
     assert fetched == 8 * last["pens"]["messages"]
     assert merged < fetched
     assert links["sparse"]["merged"] == links["sparse"]["links"]
-    for name in ("accuracy_by_round", "pareto", "in_cluster_by_round", "graphs"):
-        assert (folder / f"{name}.png").stat().st_size > 5000
-        assert (folder / f"{name}.svg").exists()
+    methods = ("sparse", "pens")
+    for name, label in (
+        ("accuracy_by_round", "accuracy, mean over agents"),
+        ("in_cluster_by_round", "in-cluster share of peers averaged with"),
+    ):
+        assert_drawn(folder, name, "rounds", label, *methods, num_lines=2)
+    until = "messages sent by an agent until its run's best"
+    assert_drawn(folder, "pareto", until, *methods)
+    assert_drawn(folder, "graphs", "who averaged with it", *methods)
     metrics = {
         r["metric"] for r in json.loads((folder / "summary.json").read_text())["rows"]
     }
@@ -235,7 +242,7 @@ def test_agents_that_send_nothing_have_a_figure_too(tmp_path):
         alone = row("local", 0, number, 0.5, 0) | {"parameters": 3, "bytes": 0}
         run_folder.append(tmp_path, "metrics.jsonl", alone)
     connection_results.draw(tmp_path)
-    assert (tmp_path / "pareto.png").exists()
+    assert_drawn(tmp_path, "pareto", "local")
     assert not (tmp_path / "graphs.png").exists()
     assert not (tmp_path / "in_cluster_by_round.png").exists()
 

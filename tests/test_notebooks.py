@@ -41,6 +41,7 @@ def test_file(path):
     assert f"/blob/main/colab/{path.name}" in text
     assert "environ" not in text
     assert "getenv" not in text
+    assert not re.search(r"from p2pjax\S*\._|import _", text)  # private modules
 
 
 def test_all_begin_alike():
@@ -59,7 +60,7 @@ def begin(tmp_path):
     for name in ("p2pjax", "experiments"):
         (source / name).mkdir(parents=True)
         (source / name / "__init__.py").touch()
-    (source / "p2pjax" / "simulate.py").touch()
+    (source / "p2pjax" / "types.py").touch()
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
     for command in (["init", "--quiet"], ["add", "."], ["commit", "-qm", "a"]):
         subprocess.run([*git, *command], cwd=source, check=True)
@@ -137,7 +138,13 @@ def test_quickstart():
     (alone,) = numbers(r"alone +mean (\d\.\d+)", printed)
     (random,) = numbers(r"random peers +mean (\d\.\d+)", printed)
     (alike,) = numbers(r"own group +mean (\d\.\d+)", printed)
+    (found,) = numbers(r"PANM +mean (\d\.\d+)", printed)
     assert random < alone < alike  # what the text says
+    assert found > (alone + alike) / 2
+    steps = re.findall(r"(\d+) steps", printed)
+    assert len(steps) == 4 and len(set(steps)) == 1  # comparable
+    messages = [int(number) for number in re.findall(r"(\d+) messages", printed)]
+    assert messages[0] == 0 < messages[1] == messages[2] < messages[3]
 
 
 @pytest.mark.slow
@@ -145,18 +152,27 @@ def test_add_a_method():
     printed, num_figures = execute("add_a_method")
     assert num_figures == 1
     assert "keeps the mean" in printed
+    (difference,) = numbers(r"it is D-PSGD: parameters differ by .* (\S+)\n", printed)
+    assert difference < 1e-5
     exact, exact_cost = numbers(r"32 bits +accuracy (\d\.\d+), ([\d]+) kB", printed)
-    coarse, cost = numbers(r"4 bits +accuracy (\d\.\d+), ([\d]+) kB", printed)
+    coarse, cost = numbers(r" 4 bits +accuracy (\d\.\d+), ([\d]+) kB", printed)
     assert cost == pytest.approx(exact_cost / 8, rel=0.01)
     assert coarse > exact - 0.1
+    (share,) = numbers(r"round 20: own group (\d\.\d+)", printed)
+    assert share > 0.7  # at random 5 / 11
 
 
 @pytest.mark.slow
 def test_custom_research_loop():
     printed, num_figures = execute("custom_research_loop")
     assert num_figures == 2
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+), acc", printed)]
+    assert len(losses) == 3 and losses == sorted(losses, reverse=True)
+    assert "same bits: True" in printed
     before, after = numbers(r"consensus (\d\.\d+), then (\d\.\d+)", printed)
     assert after < before
+    within, between = numbers(r"within groups (\S+), between them (\S+)", printed)
+    assert within > 0 > between
     slope, quotient = numbers(r"derivative (\S+), difference quotient (\S+)", printed)
     assert slope == pytest.approx(quotient, rel=0.1)
 
@@ -165,7 +181,11 @@ def test_custom_research_loop():
 def test_reproduce_partial_averaging():
     printed, num_figures = execute("reproduce_partial_averaging")
     assert num_figures == 1
-    _, smallest = numbers(r"level_80 - level_0: mean (\S+), from (\S+) to", printed)
+    _, smallest = numbers(r"level 80 - level 0: mean (\S+), from (\S+) to", printed)
     assert smallest > 0  # what the text says
+    (nothing,) = numbers(r"level 0 +accuracy \S+, (\d+) MB", printed)
+    (part,) = numbers(r"level 80 +accuracy \S+, (\d+) MB", printed)
+    (everything,) = numbers(r"level 100 +accuracy \S+, (\d+) MB", printed)
+    assert nothing == 0 < part < everything
     assert "Report is in" in printed
     assert "femnist.level_d.flags" in printed
