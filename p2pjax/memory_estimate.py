@@ -54,7 +54,14 @@ def static_memory(
 def estimate(
     start: Start, algorithm: Algorithm, num_rounds: int, evaluate: Evaluate
 ) -> MemoryEstimate:
-    """All that a program of so many rounds and an evaluation takes."""
+    """All that a program of so many rounds and an evaluation takes.
+
+    Args:
+      start: of a run.
+      algorithm: the method.
+      num_rounds: between two evaluations.
+      evaluate: what is measured.
+    """
     known = static_memory(start.key, algorithm, start.data)
     analysis = compiled(start, algorithm, num_rounds, evaluate).memory_analysis()
     if analysis is None:  # not every backend tells

@@ -100,7 +100,14 @@ def draw(
 def random_absences(
     rng: np.random.Generator, num_agents: int, share: float, start: float
 ) -> tuple[Absence, ...]:
-    """A share of the agents leaves for good at some time."""
+    """A share of the agents leaves for good at some time.
+
+    Args:
+      rng: source of everything random.
+      num_agents: N.
+      share: of the agents that leave.
+      start: the earliest time at which one does.
+    """
     leaving = rng.choice(num_agents, round(share * num_agents), replace=False)
     return tuple(Absence(int(agent), start) for agent in np.sort(leaving))
 

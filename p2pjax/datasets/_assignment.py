@@ -40,6 +40,7 @@ def required_agents(request: Request) -> int:
 
 
 def check_clusters(num_clusters: int) -> None:
+    """Refuses a number of clusters below one."""
     if num_clusters < 1:
         raise InputError(f"Need one cluster or more, got {num_clusters}: raise it.")
 

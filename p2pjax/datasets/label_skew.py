@@ -23,7 +23,14 @@ def iid(y: np.ndarray, rng: np.random.Generator, num_agents: int) -> list[np.nda
 def pathological(
     y: np.ndarray, rng: np.random.Generator, num_agents: int, shards_per_agent: int = 2
 ) -> list[np.ndarray]:
-    """Sorted by label and cut into shards; each agent gets a few at random."""
+    """Sorted by label and cut into shards; each agent gets a few at random.
+
+    Args:
+      y: labels `[E]`.
+      rng: source of everything random.
+      num_agents: N.
+      shards_per_agent: how many shards each agent gets.
+    """
     num_shards = num_agents * shards_per_agent
     _check_size(y, num_shards)
     shards = _equal_parts(np.argsort(y, kind="stable"), num_shards)

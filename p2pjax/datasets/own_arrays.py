@@ -54,6 +54,7 @@ def as_labels(y: Any) -> np.ndarray:
 
 
 def as_users(users: Any) -> np.ndarray:
+    """The user of each example, `[E]`: whole numbers or names."""
     array = _as_array(users, "users", "buiUS", "whole numbers or names")
     if array.ndim != 1:
         raise InputError(

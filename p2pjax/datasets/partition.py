@@ -22,6 +22,13 @@ def by_user(
     user's examples are shuffled; the first `train_size` train and the next `test_size`
     test. Where the data has a split of its own, each part comes from its side of it.
     The validation set is empty.
+
+    Args:
+      examples: of all users.
+      rng: source of everything random.
+      num_agents: N.
+      train_size: training examples of each agent.
+      test_size: test examples of each agent.
     """
     if num_agents < 1 or train_size < 1 or test_size < 1:
         raise InputError(
@@ -101,7 +108,14 @@ def sample_users(
 def assign_random_users(
     examples: Examples, rng: np.random.Generator, *, num_users: int, size: int
 ) -> Examples:
-    """Examples drawn at random and dealt to users, who so differ by chance only."""
+    """Examples drawn at random and dealt to users, who so differ by chance only.
+
+    Args:
+      examples: whose users do not matter.
+      rng: source of everything random.
+      num_users: how many users.
+      size: examples of each.
+    """
     if num_users < 1 or size < 1 or num_users * size > len(examples.y):
         raise InputError(
             f"Need users and examples to deal, at most {len(examples.y)} in all, got "
@@ -132,6 +146,12 @@ def federated_data(
     """Data of which agent n trains on rows `train[n]` and is tested on `test[n]`.
 
     Agents may have different numbers of rows. No rows are held out for validation.
+
+    Args:
+      examples: of all agents, flat.
+      train: rows that each agent trains on.
+      test: rows that each agent is tested on.
+      cluster: `[N]` ground-truth groups; zeros if None.
     """
     for name, rows_of_agents in (("training", train), ("test", test)):
         without = [n for n, rows in enumerate(rows_of_agents) if len(rows) == 0]

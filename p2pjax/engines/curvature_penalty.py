@@ -104,6 +104,17 @@ def penalised_training(
     local: Sequence[str],
     agent_loop: int,
 ) -> TrainFn:
+    """Local training under the penalty of what the others sent last.
+
+    Args:
+      learner: how agents learn.
+      curvature: of an agent's loss at its model.
+      penalty_weight: 0 or more; 0 computes no curvature.
+      batch_size: B.
+      updates: of an agent in a round.
+      local: regular expressions of leaves that are not sent.
+      agent_loop: see `agent_loop.map_agents`.
+    """
     check_penalty_weight(penalty_weight)
     take = own_steps(learner, batch_size, agent_loop)
 

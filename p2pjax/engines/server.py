@@ -218,7 +218,14 @@ def chosen_clients(
     num_clients: int | None,
     num_rounds: int,
 ) -> np.ndarray:
-    """Who is chosen in every round, `[R, N]`: uniformly and without replacement."""
+    """Who is chosen in every round, `[R, N]`: uniformly and without replacement.
+
+    Args:
+      rng: draws the clients.
+      data: of all agents.
+      num_clients: of a round; None for all.
+      num_rounds: R.
+    """
     size = num_agents(data)
     num_clients = size if num_clients is None else num_clients
     if num_clients > size:

@@ -166,7 +166,15 @@ def graphs_of_rounds(
     num_agents: int,
     num_rounds: int,
 ) -> tuple[AnyGraph, np.ndarray]:
-    """The graphs `[G, N, D]` of a run, and which of them each round uses, `[R]`."""
+    """The graphs `[G, N, D]` of a run, and which of them each round uses, `[R]`.
+
+    Args:
+      rng: draws the graphs, if `graph` is a function.
+      graph: what `as_graph` returns.
+      rewire_every: rounds after which the next graph comes; None keeps the first.
+      num_agents: N, of the data.
+      num_rounds: R.
+    """
     num_graphs = 1 if rewire_every is None else -(-num_rounds // rewire_every)
     graphs = _graphs(rng, graph, num_graphs, num_agents)
     of_round = graph_of_epoch(

@@ -34,7 +34,14 @@ def cell_mask(module: nn.Module, part: int) -> CellMask | None:
 def mask_absent(
     values: Array, cells: CellMask | None, *, axis: int = -1, missing: float = 0.0
 ) -> Array:
-    """Replaces the outputs of absent cells, which lie along `axis`."""
+    """Replaces the outputs of absent cells, which lie along `axis`.
+
+    Args:
+      values: outputs of cells.
+      cells: what the agent has; None if all.
+      axis: along which the cells lie.
+      missing: value of absent cells.
+    """
     if cells is None:
         return values
     shape = [1] * values.ndim

@@ -98,6 +98,12 @@ def permute_cells(
     """Reorders the cells of stacked parameters: column c takes what was `order[n, c]`.
 
     With `inverse`, aligned parameters go back to each agent's own order.
+
+    Args:
+      params: leaves `[N, ...]`.
+      order: column of every cell, of every part `[N, n]`.
+      wiring: which part's cells lie along which axis of which leaf.
+      inverse: whether to undo it.
     """
     leaves = []
     for path, leaf in leaves_with_paths(params):

@@ -55,7 +55,14 @@ def layout_of(wiring: Wiring, task: Task) -> Layout:
 def initial_variables(
     key: Key, task: Task, sharing: SharingPlan, shared_init: bool
 ) -> Variables:
-    """Stacked networks; parameters that an agent does not have are zero."""
+    """Stacked networks; parameters that an agent does not have are zero.
+
+    Args:
+      key: of the weights.
+      task: whose network it is.
+      sharing: who has which cells.
+      shared_init: whether all agents start from the same weights.
+    """
     size = len(sharing.cells[0])
     if shared_init:
         one = task.init(key)

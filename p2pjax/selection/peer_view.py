@@ -139,7 +139,13 @@ def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:
 def self_only_peers(
     key: Key, selection: Selection, memory: PyTree, view: PeerView
 ) -> Peers:
-    """Before any agent has chosen: as many slots as it will have, all of itself."""
+    """Before any agent has chosen: as many slots as it will have, all of itself.
+
+    Args:
+      key: of any value; nothing is drawn.
+      selection: whose choices have so many slots.
+      view: of the agents.
+    """
     peers, *_ = jax.eval_shape(
         lambda: selection.select(key, jnp.int32(0), memory, view)
     )
@@ -164,7 +170,15 @@ def graph_of_rounds(
     num_agents: int,
     num_rounds: int,
 ) -> Topology | None:
-    """Whom agents may choose in every round, `[R, N, D]`; None is all others."""
+    """Whom agents may choose in every round, `[R, N, D]`; None is all others.
+
+    Args:
+      rng: draws the graphs, if `graph` is a function.
+      graph: whom agents may choose; None is all others.
+      rewire_every: rounds after which the next graph comes; None keeps the first.
+      num_agents: N.
+      num_rounds: R.
+    """
     if graph is None:
         return None
     graphs, of_round = schedule.graphs_of_rounds(

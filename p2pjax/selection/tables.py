@@ -39,6 +39,12 @@ def top_k(
 
     All that there are if fewer, and no more than `limit` `[N]`; scores of minus
     infinity or NaN are never chosen.
+
+    Args:
+      table: to choose from, `[N, C]`.
+      scores: `[N, C]`.
+      num: how many.
+      limit: `[N]` how many an agent chooses at most.
     """
     is_usable = jnp.asarray(table.mask) & (scores > -jnp.inf)
     scores = jnp.where(is_usable, scores, -jnp.inf)

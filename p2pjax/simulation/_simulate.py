@@ -333,7 +333,14 @@ def initial_shapes(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTre
 def compiled(
     start: Start, algorithm: Algorithm, num_rounds: int, evaluate: Evaluate
 ) -> jax.stages.Compiled:
-    """The program of so many rounds and an evaluation; `snapshots` then has it too."""
+    """The program of so many rounds and an evaluation; `snapshots` then has it too.
+
+    Args:
+      start: of a run.
+      algorithm: the method.
+      num_rounds: between two evaluations.
+      evaluate: what is measured.
+    """
     axis = start.key.ndim
     state = initial_shapes(start.key, algorithm, start.data)
     return _advance.lower(

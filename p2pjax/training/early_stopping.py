@@ -214,6 +214,12 @@ def held_out_loss(
     """Mean loss over all held-out examples, each agent judging its own model, `[]`.
 
     That is two numbers which every agent tells the others, not its examples.
+
+    Args:
+      task: what the agents learn.
+      variables: their models, leaves `[N, ...]`.
+      data: with validation examples.
+      agent_loop: see `agent_loop.map_agents`.
     """
 
     def one_agent(_: PyTree, inputs: PyTree) -> tuple[PyTree, Ratio]:

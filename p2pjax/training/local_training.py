@@ -74,6 +74,12 @@ def local_training(
 ) -> Callable[..., tuple[Variables, PyTree, Array]]:
     """Training of all agents on their own data.
 
+    Args:
+      learner: how agents learn.
+      sampler: which examples a batch has.
+      num_steps: of each agent.
+      agent_loop: see `agent_loop.map_agents`.
+
     Returns:
       `train(key, first_step, variables, opt_state, data, context)`, which lets each
       agent take `num_steps` steps and returns variables, optimizer states and mean
@@ -172,6 +178,17 @@ def take_steps(
     num_steps: Array | int,
 ) -> tuple[tuple[Variables, PyTree], Array]:
     """`num_steps` steps of ONE agent, as many as its own data asks for if traced.
+
+    Args:
+      learner: how the agent learns.
+      sampler: which examples a batch has.
+      key: of the steps.
+      examples: leaves `[M, ...]`.
+      size: of them that are real.
+      context: what else a step depends on.
+      carry: variables and optimizer state.
+      first_step: steps taken before.
+      num_steps: to take now.
 
     Returns:
       Variables and optimizer state, and the mean loss.

@@ -111,7 +111,14 @@ def examples_in_steps(num_steps: Array, size: Array, batch_size: int) -> Array:
 def examples_between(
     first_step: Array, last_step: Array, size: Array, batch_size: int
 ) -> Array:
-    """Examples that the steps from one to before another have used, float32."""
+    """Examples that the steps from one to before another have used, float32.
+
+    Args:
+      first_step: `[N]`.
+      last_step: `[N]`, not included.
+      size: examples of each agent, `[N]`.
+      batch_size: B.
+    """
     used = [
         examples_in_steps(step, jnp.asarray(size), batch_size)
         for step in (first_step, last_step)

@@ -43,7 +43,14 @@ def convolve(x: Array, kernel: Array, geometry: Geometry) -> Array:
 def plain_convolution(
     x: Array, kernel: Array, geometry: Geometry, spread: Pair = (1, 1)
 ) -> Array:
-    """XLA's own; `spread` puts the pixels of `x` that far apart."""
+    """XLA's own; `spread` puts the pixels of `x` that far apart.
+
+    Args:
+      x: images `[B, H, W, in]`.
+      kernel: `[height, width, in, out]`.
+      geometry: how the kernel moves.
+      spread: distance between the pixels of `x`.
+    """
     return jax.lax.conv_general_dilated(
         jnp.asarray(x),
         jnp.asarray(kernel),
@@ -135,6 +142,7 @@ def max_pool(x: Array, size: int, stride: int) -> Array:
 
 
 def plain_pooling(x: Array, size: int, stride: int) -> Array:
+    """XLA's own maximum over windows."""
     window, strides = (1, size, size, 1), (1, stride, stride, 1)
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "VALID")
 
