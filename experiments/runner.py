@@ -26,6 +26,7 @@ from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
 from p2pjax.simulation._simulate import (
     Snapshot,
+    Used,
     compiled,
     initial_shapes,
     initial_state,
@@ -44,6 +45,7 @@ class Position(NamedTuple):
     job: int = 0  # number of the next one, or of the first of the batch that runs
     tallies: Sequence[Tally] = ()  # of the jobs of that batch; empty at its beginning
     state: Any = None
+    used: Used | None = None  # by the batch
 
     @property
     def num_rounds(self) -> int:
@@ -165,7 +167,8 @@ def _run_batch(
         if is_last:
             _append_links(folder, batch, tallies, clusters)
         if is_last or now // period > before // period:
-            _save(folder, Position(batch.first, tallies, snapshot.state))
+            now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
+            _save(folder, now_at)
             progress.begin()
 
 
@@ -187,6 +190,7 @@ def _started(
         evaluate=evaluate,
         first_round=position.num_rounds,
         state=position.state,
+        used=position.used,
     )
     progress.begin()
     return found
@@ -212,6 +216,9 @@ def _save(folder: Path, position: Position) -> None:
     number += len(position.tallies) * position.num_rounds
     plain = {
         "tallies": [rows.to_json(tally) for tally in position.tallies],
+        "used": None
+        if position.used is None
+        else {name: value.tolist() for name, value in position.used._asdict().items()},
         "bytes": {name: run_folder.size(folder, name) for name in ROW_FILES},
     }
     checkpoint.save(folder / "checkpoints", number, Checkpoint(position.state, plain))
@@ -229,7 +236,8 @@ def _last_position(folder: Path, jobs: Sequence[Job]) -> Position:
         fresh = initial_state(start.key, algorithm, start.data)
         saved = checkpoint.load(folder / "checkpoints", number, fresh)
     tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
-    position = Position(batch.first, tallies, saved.state)
+    used = Used(**{k: np.asarray(v) for k, v in saved.position["used"].items()})
+    position = Position(batch.first, tallies, saved.state, used)
     logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
     if position.num_rounds == common.NUM_ROUNDS.value:
         return Position(batch.after)
@@ -246,6 +254,11 @@ def _last_number(folder: Path, jobs: Sequence[Job]) -> int:
             position = checkpoint.check(folder / "checkpoints", number, shapes)
             for name, num_bytes in position["bytes"].items():
                 run_folder.cut(folder, name, num_bytes)
+        except checkpoint.DifferentRunError as error:
+            raise InputError(
+                f"{error} It was written with other flags or by another version of "
+                "p2pjax: choose another --workdir."
+            ) from error
         except InputError as error:
             logging.warning("%s Falling back to the previous checkpoint.", error)
             continue

@@ -25,6 +25,10 @@ Position = dict[str, Any]  # plain JSON: where the run stood
 _TEMPORARY = "incomplete-"
 
 
+class DifferentRunError(InputError):
+    """A checkpoint is sound, but of a run whose state has other leaves or shapes."""
+
+
 class Checkpoint(NamedTuple):
     """What was saved."""
 
@@ -147,9 +151,9 @@ def check(folder: Path, number: int, like: PyTree) -> Position:
     if found != expected:
         raise InputError(f"Checkpoint {path} is damaged: its checksums differ.")
     if description != _description(like):
-        raise InputError(
-            f"Checkpoint {path} belongs to a different run: its state has other "
-            "leaves or shapes."
+        raise DifferentRunError(
+            f"Checkpoint {path} belongs to a different run: its state has other leaves "
+            "or shapes."
         )
     return position
 

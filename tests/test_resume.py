@@ -1,6 +1,8 @@
 """A run that was stopped and resumed equals one that never stopped, byte for byte."""
 
 import errno
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -8,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import experiment_modules
 import jax
 import pytest
 from settings import TINY
 
-from experiments import run_folder, runner
+from experiments import common, run_folder, runner
 from p2pjax import checkpoint
 from p2pjax.training import agent_loop
 
@@ -208,3 +211,20 @@ def test_killed_process_resumes(run, whole, tmp_path, num_rows):
     )
     assert done.returncode == 0, done.stderr
     assert metrics.read_bytes() == whole
+
+
+def test_a_checkpoint_of_another_state_is_refused(run, parse, tmp_path):
+    """As one of an earlier version: nothing is cut, nothing starts anew in silence."""
+    folder = run(*TINY, "--checkpoint_every=2")
+    rows = (folder / "metrics.jsonl").read_bytes()
+    newest = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    description = newest / "description.json"
+    description.write_text(description.read_text().replace("variables", "models"))
+    sums = json.loads((newest / "checksums.json").read_text())
+    sums["description.json"] = hashlib.sha256(description.read_bytes()).hexdigest()
+    (newest / "checksums.json").write_text(json.dumps(sums))
+    parse(*TINY, f"--workdir={folder}", "--checkpoint_every=2", "--resume")
+    with pytest.raises(SystemExit) as ended:
+        common.guarded(experiment_modules.MODULES["femnist"].main)
+    assert ended.value.code == 2
+    assert (folder / "metrics.jsonl").read_bytes() == rows

@@ -18,7 +18,7 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
-from p2pjax.exchange.pipeline import Exchange, make_exchange
+from p2pjax.exchange.pipeline import Exchange, make_exchange, send
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_graph
@@ -347,7 +347,7 @@ def _communicate(
 ) -> tuple[GossipState, Outgoing, Array]:
     """One communication: the state after it, what was sent and what arrived."""
     outgoing = protocol.send(key, graph, step, state.protocol_state)
-    messages = exchange.attack(key, t, outgoing.message)
+    messages = send(exchange, key, t, outgoing.message)
     arrived = _arrived(exchange, key, t, outgoing)
     models, protocol_state = protocol.receive(
         graph,

@@ -9,6 +9,7 @@ agents.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -78,6 +79,25 @@ def make_exchange(plan: MixPlan, channel: Channel = PERFECT) -> Exchange:
         return where_shared(plan, mixed, own)
 
     return Exchange(lambda message: (), encode_fn, attack_fn, arrive_fn, combine_fn)
+
+
+def send(exchange: Exchange, key: Key, t: Array, messages: PyTree) -> PyTree:
+    """What all senders' messages are when they reach their receivers, `[N, ...]`.
+
+    Each sender encodes its own; then attackers may replace theirs.
+
+    Args:
+      exchange: of the round.
+      key: of the exchange.
+      t: round.
+      messages: leaves `[N, ...]`.
+    """
+    keys = jax.random.split(key, jax.tree.leaves(messages)[0].shape[0])
+    memory = ()  # channels of today remember nothing
+    decoded, _, _ = jax.vmap(
+        lambda key, message: exchange.encode(key, t, message, memory)
+    )(keys, messages)
+    return exchange.attack(key, t, decoded)
 
 
 def _combine(how: Peers | Members | Combine, owner: np.ndarray) -> Combine:

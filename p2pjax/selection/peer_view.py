@@ -144,6 +144,7 @@ def self_only_peers(
     Args:
       key: of any value; nothing is drawn.
       selection: whose choices have so many slots.
+      memory: what it remembers.
       view: of the agents.
     """
     peers, *_ = jax.eval_shape(
