@@ -156,7 +156,7 @@ ON_NETWORKS = {
     "dpsgd, scored before": method("dpsgd", RING, mix_first=True, score_before=True),
     "sgp, lost messages": method("sgp", RING, channel=pj.channel.drop(0.1)),
     "fedavg, scored before": method(
-        "fedavg", server_opt=optax.adam(0.1), score_before=True, **CLIENTS
+        "fedavg", server_opt=optax.adam(0.1, eps=0.01), score_before=True, **CLIENTS
     ),
     "p2p_bn, own rates": method(
         "p2p_bn",
