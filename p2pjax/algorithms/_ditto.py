@@ -109,8 +109,9 @@ def ditto(
             data.train,
             StepContext(penalty=proximal(penalty_weight, anchor)),
         )
-        own_steps_taken = jnp.where(trains, num_steps, 0).astype(jnp.float32)
-        info = info._replace(steps=jnp.asarray(info.steps) + own_steps_taken)
+        assert info.steps is not None and info.examples is not None
+        # Both models go through the same examples.
+        info = info._replace(steps=2 * info.steps, examples=2 * info.examples)
         return DittoState(shared, variables, opt_state), info
 
     return assemble(
