@@ -26,12 +26,12 @@ from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
 from p2pjax.simulation._simulate import (
     Snapshot,
-    Used,
     compiled,
     initial_shapes,
     initial_state,
     snapshots,
 )
+from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
 __all__ = ["Job", "Program", "run_jobs", "run_key"]

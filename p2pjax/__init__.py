@@ -63,8 +63,9 @@ from p2pjax.evaluation.test_sets import before_and_after, on_test_sets
 from p2pjax.exchange import channel, factors
 from p2pjax.exchange.shared import FED_BN, FULL, SILO_BN
 from p2pjax.simulation._history import History
-from p2pjax.simulation._simulate import Snapshot, Used, simulate
+from p2pjax.simulation._simulate import Snapshot, simulate
 from p2pjax.simulation._sweep import SweepRun, sweep
+from p2pjax.simulation._used import Used
 from p2pjax.tasks import (
     Network,
     Task,

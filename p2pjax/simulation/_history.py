@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from p2pjax.simulation._simulate import Snapshot, Used
+from p2pjax.simulation._simulate import Snapshot
+from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.sharding import constrain_sharding, on_host, place, placed
+from p2pjax.simulation._used import Used, added, nothing_used
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -26,8 +27,6 @@ from p2pjax.types import (
     num_agents,
 )
 
-BYTES_PER_PARAMETER = 4  # float32 on the wire
-
 
 class Start(NamedTuple):
     """A run that is ready to start; of S runs side by side leaves are `[S, ...]`."""
@@ -35,19 +34,6 @@ class Start(NamedTuple):
     key: Key
     data: FederatedData  # of several runs [S, ...], or the same for all
     inputs: PyTree  # what the host has drawn, leaves [R, ...]
-
-
-class Used(NamedTuple):
-    """What a run has used so far, all agents together; `[S]` of S runs side by side.
-
-    Whole numbers are int64, times float64, both on the host.
-    """
-
-    steps: np.ndarray  # mini-batch steps
-    examples: np.ndarray  # that were learned from, repeated ones included
-    messages: np.ndarray  # sent by agents and servers, lost ones included
-    bytes: np.ndarray  # of these messages, 4 per parameter
-    time: np.ndarray  # simulated; not a number for methods without a clock
 
 
 class Snapshot(NamedTuple):
@@ -265,33 +251,8 @@ def _snapshots(
             evaluate,
         )
         metrics, info = on_host((metrics, info))
-        used = _added(used, info)
+        used = added(used, info)
         yield Snapshot(last, state, metrics, info, used)
-
-
-def nothing_used(shape: tuple[int, ...] = ()) -> Used:
-    """At the start of a run, or of runs `[S]`."""
-    zero = np.zeros(shape, np.int64)
-    return Used(zero, zero, zero, zero, np.full(shape, np.nan))
-
-
-def _added(used: Used, info: Info) -> Used:
-    """With what the rounds `[..., rounds, N]` since the last snapshot have used."""
-
-    def total(values: Array | None) -> np.ndarray:
-        if values is None:
-            return np.zeros(np.shape(used.steps), np.int64)
-        return np.rint(np.asarray(values, np.float64).sum((-2, -1))).astype(np.int64)
-
-    time = used.time if info.time is None else np.asarray(info.time, float)[..., -1]
-    numbers = total(info.payload) + total(info.delivered)
-    return Used(
-        used.steps + total(info.steps),
-        used.examples + total(info.examples),
-        used.messages + total(info.sent) + total(info.served),
-        used.bytes + BYTES_PER_PARAMETER * numbers,
-        time,
-    )
 
 
 def initial_state(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
