@@ -1,6 +1,9 @@
 """The front door: every method in one call, on an ordinary network of flax."""
 
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -125,6 +128,19 @@ def test_signatures_are_alike():
         batch_size = signature.parameters["batch_size"]
         assert batch_size.kind is batch_size.KEYWORD_ONLY
         assert "Args:" in inspect.getdoc(getattr(pj, name)), name
+
+
+def test_no_backend_starts_at_construction():
+    """Of data, tasks, graphs and methods: a user may still choose devices."""
+    code = (Path(__file__).parent / "construct_every_method.py").read_text()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(pj.METHODS)
 
 
 def test_everything_that_is_exported_is_documented():

@@ -7,13 +7,12 @@ https://arxiv.org/abs/1912.00818.
 from collections.abc import Sequence
 from typing import Unpack
 
-import jax
 import optax
 
 from p2pjax.engines.options import ServerOptions
 from p2pjax.engines.server import server_rounds
 from p2pjax.paths import check_patterns, leaves_with_paths
-from p2pjax.tasks.task import Task
+from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm, InputError
 
@@ -50,7 +49,7 @@ def fedper(
             "Need only one list of what stays with its agent: give FedPer's personal "
             "layers as personal, not as local_patterns."
         )
-    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    shapes = shapes_of(task).params
     paths = [path for path, _ in leaves_with_paths({"params": shapes})]
     check_patterns(personal, paths, "personal layers")
     options["local_patterns"] = tuple(personal)

@@ -26,7 +26,7 @@ from p2pjax.engines.asynchrony import asynchronous
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.graphs.conversion import GraphLike
-from p2pjax.tasks.task import Task
+from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import (
     Learner,
@@ -181,7 +181,7 @@ def _learner(
 
 def _check_encoders(groups: Sequence[Group]) -> None:
     def shapes(task: Task) -> PyTree:
-        params = jax.eval_shape(task.init, jax.random.key(0)).params
+        params = shapes_of(task).params
         if set(params) != {ENCODER, "head"}:
             raise InputError(
                 f"Need parameters named {ENCODER} and head, got {', '.join(params)}."

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from p2pjax.exchange import owner_classes
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.paths import check_patterns, leaves_with_paths
-from p2pjax.tasks.task import Task
+from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.types import InputError, PyTree, Variables
 
 STATISTICS = "batch_stats"
@@ -52,7 +52,7 @@ def local_paths(task: Task, local: Local) -> tuple[str, ...]:
         )
     if not isinstance(local, NormRule) and not local:
         return ()
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    shapes = shapes_of(task)
     paths = [path for path, _ in leaves_with_paths(shared_leaves(shapes))]
     if not isinstance(local, NormRule):
         check_patterns(local, paths, "leaves that stay with their agents")

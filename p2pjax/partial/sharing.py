@@ -9,7 +9,7 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.partial import ownership, placement
 from p2pjax.partial.schemes import Scheme
 from p2pjax.paths import leaves_with_paths
-from p2pjax.tasks.task import Task
+from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.types import Cells, Key, Layout, Variables, Wiring
 
 
@@ -30,7 +30,7 @@ def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
     attached = placement.attach(scheme)
     ownership.check_parts(attached, wiring)
     cells, order = placement.align(attached)
-    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    shapes = shapes_of(task).params
     return SharingPlan(
         cells, order, wiring, ownership.mix_plan(scheme, cells, wiring, shapes)
     )
@@ -44,7 +44,7 @@ def layout_of(wiring: Wiring, task: Task) -> Layout:
       task: whose network it is.
     """
     sizes: dict[int, int] = {}
-    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    shapes = shapes_of(task).params
     for path, leaf in leaves_with_paths(shapes):
         for part, length in zip(wiring.get(path, ()), leaf.shape, strict=False):
             if part is not None:
@@ -74,7 +74,7 @@ def initial_variables(
     masks = placement.cell_masks(sharing.cells)
     if masks:
         stats = stats | {"cells": jax.tree.map(jnp.asarray, masks)}
-        shapes = jax.eval_shape(task.init, key).params
+        shapes = shapes_of(task).params
         present = ownership.presence(sharing.cells, sharing.wiring, shapes)
         params = jax.tree.map(lambda p, has: jnp.where(has, p, 0), params, present)
     return Variables(params, stats)

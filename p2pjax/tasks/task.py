@@ -51,6 +51,11 @@ class Task(NamedTuple):
     wiring: Wiring | None = None
 
 
+def shapes_of(task: Task) -> Variables:
+    """Shapes and dtypes of ONE agent's variables; no backend starts."""
+    return jax.eval_shape(lambda: task.init(jax.random.key(0)))
+
+
 def checked_init(
     init: Callable[[Key], Variables], check: Callable[[], None]
 ) -> Callable[[Key], Variables]:

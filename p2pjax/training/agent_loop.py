@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.sharding import over_devices
-from p2pjax.tasks.task import Task
+from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.types import Array, InputError, PyTree, Variables
 
 # The agent loop: how many agents advance side by side.
@@ -48,7 +48,7 @@ def fastest_agent_loop(task: Task | None, backend: str | None = None) -> int:
         return VMAP
     if task is None:
         return IN_PLACE
-    return _fastest_on_cpu(jax.eval_shape(task.init, jax.random.key(0)).params)
+    return _fastest_on_cpu(shapes_of(task).params)
 
 
 def resolve_agent_loop(agent_loop: int, agents: PyTree) -> int:

@@ -1,0 +1,54 @@
+"""Constructs every method, and fails if JAX has started a backend."""
+
+import numpy as np
+import optax
+from jax._src import xla_bridge
+
+import p2pjax as pj
+from p2pjax.nn.encoder import Encoder
+from p2pjax.nn.variational import Columns
+
+SIZE = 8
+x, y = np.zeros((96, 4, 4, 1), np.float32), np.arange(96) % 2
+data = pj.federate(x, y, num_agents=SIZE, split=pj.split.iid(), valid_fraction=0.2)
+task = pj.classification(pj.nn.BatchNormCNN((2,), (), 2), data)
+ring = pj.graphs.ring(SIZE)
+third = {
+    "d_cliques": np.arange(SIZE) // 4,
+    "oracle": np.arange(SIZE) % 2,
+    "partial_averaging": pj.partial.level(0.5),
+}
+on_a_ring = [
+    "dpsgd",
+    "d2",
+    "sgp",
+    "gosgd",
+    "p2p_bn",
+    "fedcurv_neighbors",
+    "sparse",
+    "multi_task",
+]
+third |= dict.fromkeys(on_a_ring, ring)
+penalised = ["fedprox", "ditto", "fedcurv", "fedcurv_neighbors"]
+own = {name: {"penalty_weight": 0.1} for name in penalised} | {
+    "fedper": {"personal": ["params/layer_2/.*"]},
+    "aucccr": {"num_agents": SIZE},
+    "fedavg": {"local_patterns": pj.FED_BN},
+}
+encoder = Encoder(9, hidden_size=4, num_heads=(1,), mlp_dim=(4,), head_dim=4)
+first = {
+    "virtual": pj.variational_classification(Columns((3, 2)), (4,), num_samples=1),
+    "multi_task": pj.task_groups([pj.masked_token(encoder, 5, 2)], [SIZE]),
+}
+for name in pj.METHODS:
+    more = [third[name]] if name in third else []
+    method = getattr(pj, name)(
+        first.get(name, task),
+        optax.sgd(0.1),
+        *more,
+        batch_size=4,
+        **own.get(name, {}),
+    )
+    assert isinstance(method, pj.Algorithm)
+    assert not xla_bridge._backends, f"{name} has started a backend"
+    print(name)
