@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench import harness, inputs
+from experiments.bench import harness, inputs, versions
 from experiments.bench.harness import Answer, Suite, System, Workload
 from experiments.bench.suites import SUITES
 from p2pjax.types import InputError
@@ -162,3 +162,24 @@ def test_unknown_suites_are_refused():
     assert done.stderr.count("\n") == 1
     assert "Need --suite among headline, small" in done.stderr
     assert "got 'heads'" in done.stderr
+
+
+@pytest.mark.slow
+def test_two_checkouts_take_turns():
+    """Here the same one twice, at a tiny size."""
+    (workload,) = SUITES["small"](**TINY["small"]).workloads
+    system = workload.systems["p2pjax"]
+    mine, theirs = versions.compared(workload, system, ROOT, repeats=2)
+    assert len(mine) == len(theirs) == 2
+    assert min(mine + theirs) > 0
+
+
+def test_versions_need_another_checkout():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.bench.versions", "--other=nowhere"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert "--other with another checkout, got headline and nowhere" in done.stderr

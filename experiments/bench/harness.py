@@ -139,7 +139,7 @@ def run(suite: Suite, repeats: int) -> dict[str, dict[str, list[float]]]:
     for workload in suite.workloads:
         with contextlib.ExitStack() as stack:
             running = [
-                (one, name, stack.enter_context(_Process(f"{one.name}, {name}", each)))
+                (one, name, stack.enter_context(Process(f"{one.name}, {name}", each)))
                 for one in (workload, *MACHINE)
                 for name, each in one.systems.items()
             ]
@@ -153,10 +153,10 @@ def run(suite: Suite, repeats: int) -> dict[str, dict[str, list[float]]]:
     return samples
 
 
-class _Process:
+class Process:
     """A worker that waits for its turn."""
 
-    def __init__(self, name: str, system: System):
+    def __init__(self, name: str, system: System, checkout: Path = ROOT):
         self._name = name
         asked = {
             "module": system.module,
@@ -172,14 +172,14 @@ class _Process:
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "experiments.bench.worker", json.dumps(asked)],
-            cwd=ROOT,
+            cwd=checkout,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def __enter__(self) -> "_Process":
+    def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *unused: object) -> None:
