@@ -22,15 +22,15 @@ def main() -> None:
 
     flags.FLAGS(["mnist", "--num_runs=2", "--train_size=4", "--test_size=5"])
     made = []
-    in_blocks = partition.in_blocks
+    iid_blocks = partition.iid_blocks
 
     def watched(*args, **options):
-        world = in_blocks(*args, **options)
+        world = iid_blocks(*args, **options)
         for split in (world.train, world.test):
             made.append(weakref.ref(split.examples["x"]))
         return world
 
-    partition.in_blocks = watched
+    partition.iid_blocks = watched
     y = np.tile(np.arange(10, dtype=np.int32), 40)
     x = np.zeros((400, 8, 8), np.uint8)
     made.append(weakref.ref(x))
