@@ -25,13 +25,14 @@ def start_of(algorithm, num_runs=1):
 # Of one run of the toy: x; what it was before; three sets of examples with their sizes
 # and the clusters.
 MODELS, REST, DATA = 4 * SIZE, 4 * SIZE, 3 * (4 * 3 * SIZE + 4 * SIZE) + 4 * SIZE
+ORDER_SEEDS = 4 * SIZE  # of the order of batches, one for each agent
 
 
 @pytest.mark.parametrize("num_runs", [1, 3])
 def test_what_is_held_is_exact(num_runs):
     algorithm = toy_jobs(1)[0].algorithm
     start = start_of(algorithm, num_runs)
-    one = MemoryEstimate(MODELS, REST, DATA)
+    one = MemoryEstimate(MODELS, REST, DATA + ORDER_SEEDS)
     expected = [part * num_runs for part in one]
     assert memory_estimate.static_memory(
         start.key, algorithm, start.data
@@ -48,7 +49,7 @@ def test_all_devices_count():
     with jax.set_mesh(sharding.agents_mesh(SIZE, 2)):
         start = start_of(algorithm)
         spread = memory_estimate.static_memory(start.key, algorithm, start.data)
-        assert spread == MemoryEstimate(MODELS, REST, DATA)
+        assert spread == MemoryEstimate(MODELS, REST, DATA + ORDER_SEEDS)
         # What cannot be spread is on both.
         whole = sharding.placed({"a": jnp.zeros(SIZE), "b": jnp.zeros(3)})
         assert memory_estimate.num_bytes(whole) == 4 * SIZE + 2 * 12

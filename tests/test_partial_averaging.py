@@ -524,7 +524,7 @@ def test_average_every_counts_messages_only_when_it_averages():
         info = run_rounds(algorithm, state, world, num_rounds)[1]
         sent.append(info.sent.tolist())
         assert info.examples.tolist() == [5] * 4  # the mini-batch
-    assert sent == [[0] * 4, [0] * 4, [1] * 4]
+    assert sent == [[0] * 4, [0] * 4, [2, 2, 2, 1]]  # a message for each model
 
 
 def test_bad_settings_are_refused():

@@ -218,7 +218,7 @@ def test_mean_jsd_in_blocks(monkeypatch, at_a_time):
         (lambda: statistics.gini([1, -1]), "not negative"),
         (lambda: statistics.gini([]), "one agent or more"),
         (lambda: statistics.pareto_front([1, 2], [1]), "of every point"),
-        (lambda: statistics.pareto_front([1, np.nan], [1, 2]), "numbers all"),
+        (lambda: statistics.pareto_front([1, np.nan], [1, 2]), "all of them numbers"),
     ],
 )
 def test_bad_samples_are_refused(find, message):

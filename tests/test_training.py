@@ -332,9 +332,9 @@ def test_an_order_is_drawn_once_per_pass():
     learner = gradient_descent(task, optax.sgd(0.1))
     sampler, drawn = samplers.shuffled_epochs(1, 3), []
 
-    def order(step, size):
+    def order(step, size, order_seed):
         jax.debug.callback(lambda step: drawn.append(int(step)), step)
-        return sampler.order(step, size)
+        return sampler.order(step, size, order_seed)
 
     def passes(carry, inputs):
         return local_training.take_steps(

@@ -7,7 +7,6 @@ A channel is a chain of stages, as optimizers of optax are chains of transformat
 Which methods can take which stages is decided by their constructors, in a sentence.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -36,8 +35,11 @@ class Channel(NamedTuple):
     @property
     def loss_probability(self) -> float:
         """That a message does not arrive, all stages together."""
-        kept = [1 - s.probability for s in self.stages if isinstance(s, Drop)]
-        return 1 - math.prod(kept) if kept else 0.0
+        lost = 0.0
+        for stage in self.stages:
+            if isinstance(stage, Drop):
+                lost = lost + stage.probability - lost * stage.probability
+        return lost
 
     @property
     def mean_delay(self) -> float:

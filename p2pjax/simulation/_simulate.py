@@ -87,7 +87,7 @@ def simulate(
       >>> for now in pj.simulate(jax.random.key(0), method, data, num_rounds=2):
       ...     print(now.num_rounds, now.metrics["accuracy"].shape, now.used.messages)
       1 (4,) 96
-      2 (4,) 184
+      2 (4,) 192
     """
     evaluate = method.evaluate if evaluate is None else evaluate
     if key.ndim == 0:
