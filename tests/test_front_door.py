@@ -553,3 +553,73 @@ def test_every_run_and_agent_has_its_own_order_of_batches():
     }
     assert len(orders) == 2 * SIZE
     assert all(sorted(order) == list(range(9)) for order in orders)
+
+
+class TestProtocolsOfOnesOwn:
+    """A protocol may read the gradient and the optimizer's update of each step."""
+
+    def protocol(self, num_models=1):
+        """`x <- W x + update`, from the update itself instead of two models."""
+
+        def send(key, peers, step, state):
+            del key, state
+            return pj.protocols.Outgoing(
+                step.before, step.before, pj.protocols.is_peer(peers)
+            )
+
+        def receive(peers, arrived, outgoing, step, state, combine):
+            del arrived, outgoing, state
+            models = combine(peers)
+            models["params"] = jax.tree.map(jnp.add, models["params"], step.update)
+            scaled = jax.tree.map(lambda g: -0.1 * g, step.gradient)
+            far = [
+                jnp.abs(a - b).reshape(SIZE, -1).max(1)
+                for a, b in zip(
+                    *map(jax.tree.leaves, (scaled, step.update)), strict=True
+                )
+            ]
+            return models, jnp.stack(far).max(0)
+
+        return pj.protocols.GossipProtocol(
+            pj.protocols.prepare_weights(pj.graphs.uniform_receive),
+            pj.protocols.peer_ids,
+            lambda message: jnp.zeros(SIZE),
+            send,
+            receive,
+            needs_gradient=True,
+            num_models=num_models,
+        )
+
+    def test_combine_then_adapt_from_updates(self):
+        task = pj.classification(pj.nn.MLP((3, 2)), DATA)
+        options = {"batch_size": BATCH}
+        own = pj.gossip(task, optax.sgd(0.1), self.protocol(), RING, **options)
+        (mine,) = run(own, eval_every=2)
+        theirs = pj.dpsgd(task, optax.sgd(0.1), RING, mix_first=True, **options)
+        (expected,) = run(theirs, eval_every=2)
+        for a, b in zip(
+            jax.tree.leaves(mine.state.variables),
+            jax.tree.leaves(expected.state.variables),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+        # Plain SGD: the update is the gradient times minus the rate.
+        np.testing.assert_allclose(mine.state.protocol_state, 0, atol=1e-7)
+
+    def test_messages_of_several_models(self):
+        task = pj.classification(pj.nn.MLP((3, 2)), DATA)
+        payloads = []
+        for num_models in (1, 2):
+            method = pj.gossip(
+                task, optax.sgd(0.1), self.protocol(num_models), RING, batch_size=BATCH
+            )
+            (last,) = run(method, num_rounds=1)
+            payloads.append(last.used.bytes)
+        assert payloads[1] == 2 * payloads[0] > 0
+
+    def test_a_learner_without_gradients_is_refused(self):
+        task = pj.classification(pj.nn.MLP((3, 2)), DATA)
+        learner = pj.gradient_descent(task, optax.sgd(0.1))._replace(gradient=None)
+        method = pj.gossip(task, learner, self.protocol(), RING, batch_size=BATCH)
+        with pytest.raises(pj.InputError, match="that descends along a gradient"):
+            shapes_of_round(method)
