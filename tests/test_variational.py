@@ -36,8 +36,8 @@ jit = partial(
 moderate = st.floats(0.125, 8)
 
 
-def scalar(mean, deviation):
-    return Gaussian({"w": jnp.float32(mean)}, {"w": jnp.float32(deviation)})
+def scalar(mean, stddev):
+    return Gaussian({"w": jnp.float32(mean)}, {"w": jnp.float32(stddev)})
 
 
 class TestGaussian:
@@ -45,22 +45,22 @@ class TestGaussian:
         printed = VECTORS["scalars"]
         found = gaussian.kl_divergence(scalar(0.5, 0.5), scalar(0, 1))
         close(found, printed["divergence"])
-        softplus = gaussian.SOFTPLUS.gaussian(scalar(0, -3)).deviation["w"]
+        softplus = gaussian.SOFTPLUS.gaussian(scalar(0, -3)).stddev["w"]
         close(softplus, printed["softplus"])
         close(gaussian.inverse_softplus(jnp.float32(1)), printed["inverse_softplus"])
-        assert abs(bayesian.INITIAL_DEVIATION - printed["softplus"]) < 1e-6
+        assert abs(bayesian.INITIAL_STDDEV - printed["softplus"]) < 1e-6
 
     @settings(max_examples=15)
     @given(st.floats(-3, 3), moderate, st.floats(-3, 3), moderate)
-    def test_divergence_is_the_integral(self, mean, deviation, mean_p, deviation_p):
-        q, p = stats.norm(mean, deviation), stats.norm(mean_p, deviation_p)
+    def test_divergence_is_the_integral(self, mean, stddev, mean_p, deviation_p):
+        q, p = stats.norm(mean, stddev), stats.norm(mean_p, deviation_p)
         expected, _ = integrate.quad(
             lambda x: q.pdf(x) * (q.logpdf(x) - p.logpdf(x)),
-            mean - 12 * deviation,
-            mean + 12 * deviation,
+            mean - 12 * stddev,
+            mean + 12 * stddev,
         )
         found = gaussian.kl_divergence(
-            scalar(mean, deviation), scalar(mean_p, deviation_p)
+            scalar(mean, stddev), scalar(mean_p, deviation_p)
         )
         close(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -96,15 +96,15 @@ class TestGaussian:
         between = gaussian.damped(a, b, damping)
         expected = (1 - damping) * weights[0] + damping * weights[1]
         close(between.precision["w"], expected, rtol=1e-4)
-        halved = gaussian.moments(gaussian.power(a, 4.0)).deviation["w"]
+        halved = gaussian.moments(gaussian.power(a, 4.0)).stddev["w"]
         close(halved, dev / 2, rtol=1e-4)
 
-    @pytest.mark.parametrize("deviation", [1e-6, 0.05, 1, 30])
-    def test_coordinates_return_what_they_were_given(self, deviation):
-        q = scalar(-2, deviation)
+    @pytest.mark.parametrize("stddev", [1e-6, 0.05, 1, 30])
+    def test_coordinates_return_what_they_were_given(self, stddev):
+        q = scalar(-2, stddev)
         back = gaussian.SOFTPLUS.gaussian(gaussian.SOFTPLUS.free(q))
         close(back.mean["w"], -2)
-        close(back.deviation["w"], deviation, rtol=1e-5, atol=0)
+        close(back.stddev["w"], stddev, rtol=1e-5, atol=0)
         assert gaussian.POINT.free(q) == q.mean
         assert gaussian.POINT.gaussian(q.mean) == Gaussian(q.mean, {})
 
@@ -136,13 +136,13 @@ class TestLayers:
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=(2, 3)), jnp.float32)
         mean = {"kernel": rng.normal(size=(3, 2)), "bias": rng.normal(size=2)}
-        deviation = {"kernel": rng.uniform(0.5, 2, (3, 2)), "bias": np.array([0.5, 2])}
+        stddev = {"kernel": rng.uniform(0.5, 2, (3, 2)), "bias": np.array([0.5, 2])}
         as_float = partial(jax.tree.map, lambda leaf: jnp.asarray(leaf, jnp.float32))
-        q = Gaussian(as_float(mean), as_float(deviation))
+        q = Gaussian(as_float(mean), as_float(stddev))
         layer = variational.Dense(2)
         expected = np.asarray(x) @ mean["kernel"] + mean["bias"]
-        variance = np.asarray(x) ** 2 @ deviation["kernel"] ** 2
-        variance = variance + deviation["bias"] ** 2
+        variance = np.asarray(x) ** 2 @ stddev["kernel"] ** 2
+        variance = variance + stddev["bias"] ** 2
         num_draws = 20_000
         keys = jax.random.split(jax.random.key(1), num_draws)
         for flipout in (False, True):
@@ -154,8 +154,8 @@ class TestLayers:
             relative = outputs.var(0) / variance - 1
             assert np.abs(relative).max() < 5 * np.sqrt(2 / num_draws)
             # Two examples share a matrix, or only its bias.
-            between = np.prod(x, axis=0) @ deviation["kernel"] ** 2
-            between = deviation["bias"] ** 2 + (0 if flipout else between)
+            between = np.prod(x, axis=0) @ stddev["kernel"] ** 2
+            between = stddev["bias"] ** 2 + (0 if flipout else between)
             found = np.prod(outputs - outputs.mean(0), axis=1).mean(0)
             assert np.abs(found - between).max() < 5 * variance.max() / num_draws**0.5
 
@@ -215,7 +215,7 @@ class TestClassification:
     def test_loss_and_prediction_ignore_padding(self):
         task = small_task()
         variables = task.init(jax.random.key(0))
-        close(variables.params.deviation["layer_1"]["kernel"], 0.048587)
+        close(variables.params.stddev["layer_1"]["kernel"], 0.048587)
         changed = {**BATCH, "y": BATCH["y"].at[3].set(0), "x": BATCH["x"].at[3].set(9)}
         loss, _ = task.loss(variables, BATCH, jax.random.key(1))
         close(task.loss(variables, changed, jax.random.key(1))[0], loss)
@@ -231,7 +231,7 @@ class TestClassification:
         )
         task = Task(*map(jit, task[:3]))
         q = task.init(jax.random.key(0)).params
-        wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.deviation))
+        wide = Gaussian(q.mean, jax.tree.map(lambda d: d * 20, q.stddev))
         keys = jax.random.split(jax.random.key(0), 6)
 
         @jit
@@ -310,7 +310,7 @@ def test_learns_a_posterior():
     def loss_fn(variables, batch, key):
         del key
         q = variables.params
-        errors = jnp.square(q.mean["w"] - batch["x"]) + q.deviation["w"] ** 2
+        errors = jnp.square(q.mean["w"] - batch["x"]) + q.stddev["w"] ** 2
         valid = batch["valid"].astype(jnp.float32)
         return (errors * valid).sum() / (2 * valid.sum()), variables.stats
 

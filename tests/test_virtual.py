@@ -64,14 +64,14 @@ def scalar_task(loss):
     def init_fn(key):
         del key
         mean = {"server": {"w": jnp.float32(0.1)}, "client": {"w": jnp.float32(0.5)}}
-        deviation = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.1), mean)
-        return Variables(Gaussian(mean, deviation), {})
+        stddev = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.1), mean)
+        return Variables(Gaussian(mean, stddev), {})
 
     def loss_fn(variables, batch, key):
         del key
         q = variables.params
         losses = jax.vmap(
-            partial(loss, q.mean["server"]["w"], q.deviation["server"]["w"])
+            partial(loss, q.mean["server"]["w"], q.stddev["server"]["w"])
         )(batch["c"])
         valid = batch["valid"].astype(jnp.float32)
         return (losses * valid).sum() / jnp.maximum(valid.sum(), 1), variables.stats
@@ -83,9 +83,9 @@ def scalar_task(loss):
     return Task(init_fn, loss_fn, evaluate_fn)
 
 
-def conjugate(mean, deviation, c):
+def conjugate(mean, stddev, c):
     """Expected negative log of the factor with precision c[0] and shift c[1]."""
-    return c[0] * (mean**2 + deviation**2) / 2 - c[1] * mean
+    return c[0] * (mean**2 + stddev**2) / 2 - c[1] * mean
 
 
 CONJUGATE = scalar_task(conjugate)
@@ -148,7 +148,7 @@ class TestVectors:
         close(product[3], expected["s"][1])  # further passes change nothing
         # The private weight has no data: its posterior is its prior.
         close(states.clients.mean["w"][-1], 0)
-        close(states.clients.deviation["w"][-1], 1)
+        close(states.clients.stddev["w"][-1], 1)
 
     def test_damping(self):
         algorithm = scalar_virtual(damping=0.5)
@@ -168,7 +168,7 @@ class TestVectors:
         factor = Natural(*({"w": jnp.float32(x)} for x in v["factor"]))
         server = gaussian.moments(gaussian.product(cavity, factor))
         close(server.mean["w"], 0.35)
-        close(server.deviation["w"] ** 2, 0.5)
+        close(server.stddev["w"] ** 2, 0.5)
         client = Gaussian(*({"w": jnp.float32(x)} for x in v["client"]))
         prior = gaussian.natural(gaussian.centered(1.0, server.mean))
         target = gaussian.product(cavity, prior) if mode == "paper" else cavity
@@ -181,7 +181,7 @@ class TestVectors:
             del key
             q = variables.params
             weights = sum(
-                q.mean[part]["w"] + q.deviation[part]["w"] * noise
+                q.mean[part]["w"] + q.stddev[part]["w"] * noise
                 for part in ("server", "client")
             )
             logits = weights[:, None] * batch["x"][None]
@@ -217,8 +217,8 @@ class TestVectors:
         nodes = jnp.asarray(nodes, jnp.float32)
         weights = jnp.asarray(weights / weights.sum(), jnp.float32)
 
-        def loss(mean, deviation, c):
-            draws = jax.nn.log_sigmoid(c[0] * (mean + deviation * nodes))
+        def loss(mean, stddev, c):
+            draws = jax.nn.log_sigmoid(c[0] * (mean + stddev * nodes))
             return -(draws * weights).sum()
 
         algorithm = scalar_virtual(scalar_task(loss), num_epochs=1000, rate=0.3)
@@ -292,7 +292,7 @@ def random_updates(key, prior_mode, spread):
         moments = gaussian.moments(posterior)
         narrow = narrower(cavity).gaussian(free)
         seen = jnp.concatenate(
-            [new.precision, moments.deviation, narrow.deviation, posterior.precision]
+            [new.precision, moments.stddev, narrow.stddev, posterior.precision]
         )
         finite = jnp.isfinite(moments.mean).all() & jnp.isfinite(seen).all()
         return factors, (seen.min(), finite)
@@ -313,20 +313,20 @@ def test_variances_stay_positive(seed, mode, spread):
     assert finite
 
 
-@pytest.mark.parametrize("deviation", [1e-5, 0.05, 0.5, 0.9])
-def test_narrower_coordinates(deviation):
+@pytest.mark.parametrize("stddev", [1e-5, 0.05, 0.5, 0.9])
+def test_narrower_coordinates(stddev):
     cavity = Natural({"w": jnp.float32(1.0)}, {"w": jnp.float32(0.7)})
     coordinates = narrower(cavity)
-    q = Gaussian({"w": jnp.float32(0.2)}, {"w": jnp.float32(deviation)})
+    q = Gaussian({"w": jnp.float32(0.2)}, {"w": jnp.float32(stddev)})
     free = coordinates.free(q)
-    found = coordinates.gaussian(free).deviation["w"]
-    np.testing.assert_allclose(found, deviation, rtol=1e-5)
+    found = coordinates.gaussian(free).stddev["w"]
+    np.testing.assert_allclose(found, stddev, rtol=1e-5)
     product = gaussian.moments(gaussian.product(cavity, _factor(free, cavity)))
-    np.testing.assert_allclose(product.deviation["w"], deviation, rtol=1e-5)
+    np.testing.assert_allclose(product.stddev["w"], stddev, rtol=1e-5)
     np.testing.assert_allclose(product.mean["w"], 0.2, rtol=1e-5)
     # As wide as its cavity, or wider, a client starts a little narrower.
     wide = coordinates.free(Gaussian(q.mean, {"w": jnp.float32(3.0)}))
-    found = coordinates.gaussian(wide).deviation["w"]
+    found = coordinates.gaussian(wide).stddev["w"]
     np.testing.assert_allclose(found, LARGEST_START, rtol=1e-5)
 
 
@@ -387,7 +387,7 @@ class TestNetworks:
         for one, other in zip(*map(jax.tree.leaves, finals), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
         assert info.payload.max() == 2 * (5 * 4 + 4)
-        for leaf in jax.tree.leaves((state.clients.deviation, state.server.deviation)):
+        for leaf in jax.tree.leaves((state.clients.stddev, state.server.stddev)):
             assert (leaf > 0).all()
         models = algorithm.models(state)
         assert {leaf.shape[0] for leaf in jax.tree.leaves(models)} == {3}
@@ -475,8 +475,8 @@ class TestSeveral:
         ({"num_epochs": 0}, "one local epoch or more, got 0"),
         ({"damping": 0.0}, "a damping above 0 and at most 1, got 0.0"),
         ({"damping": 1.5}, "a damping above 0 and at most 1, got 1.5"),
-        ({"prior_deviation": 0.0}, "a positive prior deviation, got 0.0"),
-        ({"prior_deviation": float("nan")}, "a positive prior deviation, got nan"),
+        ({"prior_stddev": 0.0}, "a positive prior_stddev, got 0.0"),
+        ({"prior_stddev": float("nan")}, "a positive prior_stddev, got nan"),
     ],
 )
 def test_refuses(options, message):

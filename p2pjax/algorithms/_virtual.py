@@ -90,7 +90,7 @@ def virtual(
     synchronous: bool = False,
     damping: float | None = None,
     prior_mode: PriorMode = ONCE,
-    prior_deviation: float = 1.0,
+    prior_stddev: float = 1.0,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Variational federated multi-task learning (Corinzia, Buhmann 2019).
@@ -114,13 +114,13 @@ def virtual(
       damping: how much of a new factor replaces the old, in (0, 1]. If not given, 1
         for one client at a time, and 1 / N for all at once.
       prior_mode: `ONCE`, `PAPER` or `RELEASE`.
-      prior_deviation: of shared and private weights, around 0.
+      prior_stddev: of shared and private weights, around 0.
       agent_loop: see `agent_loop.map_agents`.
     """
     if damping is not None and not 0 < damping <= 1:
         raise InputError(f"Need a damping above 0 and at most 1, got {damping}.")
-    if not 0 < prior_deviation < float("inf"):
-        raise InputError(f"Need a positive prior deviation, got {prior_deviation}.")
+    if not 0 < prior_stddev < float("inf"):
+        raise InputError(f"Need a positive prior_stddev, got {prior_stddev}.")
 
     def init_fn(key: Key, data: FederatedData) -> VirtualState:
         size = num_agents(data)
@@ -131,7 +131,7 @@ def virtual(
             )
         variables = jax.vmap(task.init)(jax.random.split(key, size))
         server, clients = _parts(variables.params)
-        prior = gaussian.natural(gaussian.centered(prior_deviation, server.mean))
+        prior = gaussian.natural(gaussian.centered(prior_stddev, server.mean))
         share = 1 / (size - 1) if prior_mode.in_factors else 0.0
         server = jax.tree.map(lambda leaf: leaf[:1], server)
         return VirtualState(gaussian.power(prior, share), clients, server)
@@ -152,7 +152,7 @@ def virtual(
         del t
         size = num_agents(data)
         step = damping or (1 / size if synchronous else 1.0)
-        prior = gaussian.centered(prior_deviation, state.server.mean)  # [1, ...]
+        prior = gaussian.centered(prior_stddev, state.server.mean)  # [1, ...]
         cavity = _sum_of_factors(state.factors, 1 - jnp.eye(size))
         if prior_mode.in_product:
             cavity = _times(cavity, prior)
@@ -170,7 +170,7 @@ def virtual(
                 bayesian.in_coordinates(task, coordinates),
                 optimizer,
                 lambda free: _divergence(
-                    coordinates.gaussian(free), target, prior_deviation
+                    coordinates.gaussian(free), target, prior_stddev
                 ),
             )
             free = coordinates.free(_joined(server, old_client))
@@ -276,15 +276,15 @@ def _times(factors: Natural, prior: Gaussian) -> Natural:
 def _parts(q: Gaussian) -> tuple[Gaussian, Gaussian]:
     """Shared and private weights."""
     return (
-        Gaussian(q.mean["server"], q.deviation["server"]),
-        Gaussian(q.mean["client"], q.deviation["client"]),
+        Gaussian(q.mean["server"], q.stddev["server"]),
+        Gaussian(q.mean["client"], q.stddev["client"]),
     )
 
 
 def _joined(server: Gaussian, client: Gaussian) -> Gaussian:
     return Gaussian(
         {"server": server.mean, "client": client.mean},
-        {"server": server.deviation, "client": client.deviation},
+        {"server": server.stddev, "client": client.stddev},
     )
 
 
@@ -314,17 +314,17 @@ def narrower(cavity: Natural) -> Coordinates:
     )
 
     def free_fn(q: Gaussian) -> Gaussian:
-        def logit(deviation: Array, widest: Array) -> Array:
-            ratio = jnp.minimum(deviation / widest, LARGEST_START)
+        def logit(stddev: Array, widest: Array) -> Array:
+            ratio = jnp.minimum(stddev / widest, LARGEST_START)
             return jnp.log(ratio) - jnp.log1p(-ratio)
 
-        return Gaussian(q.mean, jax.tree.map(logit, q.deviation, widest))
+        return Gaussian(q.mean, jax.tree.map(logit, q.stddev, widest))
 
     def gaussian_fn(free: Gaussian) -> Gaussian:
-        def deviation(logit: Array, widest: Array) -> Array:
+        def stddev(logit: Array, widest: Array) -> Array:
             return widest * jax.nn.sigmoid(_bounded(logit))
 
-        return Gaussian(free.mean, jax.tree.map(deviation, free.deviation, widest))
+        return Gaussian(free.mean, jax.tree.map(stddev, free.stddev, widest))
 
     return Coordinates(free_fn, gaussian_fn)
 
@@ -339,7 +339,7 @@ def _factor(free: Gaussian, cavity: Natural) -> Natural:
         odds = jnp.exp(-_bounded(logit))
         return jnp.minimum(jnp.maximum(precision, FLAT) * odds * (2 + odds), SHARPEST)
 
-    precision = jax.tree.map(precision_of, free.deviation, cavity.precision)
+    precision = jax.tree.map(precision_of, free.stddev, cavity.precision)
     posterior = jax.tree.map(jnp.add, cavity.precision, precision)
     shift = jax.tree.map(
         lambda mean, precision, other: mean * precision - other,
@@ -354,10 +354,10 @@ def _bounded(logit: Array) -> Array:
     return jnp.clip(logit, -LARGEST_LOGIT, LARGEST_LOGIT)
 
 
-def _divergence(q: Gaussian, target: Gaussian, prior_deviation: float) -> Array:
+def _divergence(q: Gaussian, target: Gaussian, prior_stddev: float) -> Array:
     """Of the shared weights from their target and the private ones from the prior."""
     server, client = _parts(q)
-    prior = gaussian.centered(prior_deviation, client.mean)
+    prior = gaussian.centered(prior_stddev, client.mean)
     return gaussian.kl_divergence(server, target) + gaussian.kl_divergence(
         client, prior
     )

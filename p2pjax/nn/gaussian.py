@@ -20,7 +20,7 @@ class Gaussian(NamedTuple):
     """Independent normal weights; both trees have the same leaves."""
 
     mean: PyTree
-    deviation: PyTree  # positive; {} where the weights are their means
+    stddev: PyTree  # positive; {} where the weights are their means
 
 
 class Natural(NamedTuple):
@@ -39,7 +39,7 @@ class Coordinates(NamedTuple):
 
 def natural(q: Gaussian) -> Natural:
     """Natural parameters."""
-    precision = jax.tree.map(lambda deviation: deviation**-2, q.deviation)
+    precision = jax.tree.map(lambda stddev: stddev**-2, q.stddev)
     return Natural(precision, jax.tree.map(jnp.multiply, q.mean, precision))
 
 
@@ -72,31 +72,31 @@ def damped(old: Natural, new: Natural, damping: Array | float) -> Natural:
 def kl_divergence(q: Gaussian, p: Gaussian) -> Array:
     """Kullback-Leibler divergence KL(q || p), summed over all weights."""
 
-    def of_leaf(mean: Array, deviation: Array, mean_p: Array, deviation_p: Array):
-        ratio = deviation / deviation_p
-        distance = (mean - mean_p) / deviation_p
+    def of_leaf(mean: Array, stddev: Array, mean_p: Array, stddev_p: Array):
+        ratio = stddev / stddev_p
+        distance = (mean - mean_p) / stddev_p
         return (jnp.square(ratio) + jnp.square(distance) - 1).sum() / 2 - jnp.log(
             ratio
         ).sum()
 
-    parts = jax.tree.map(of_leaf, q.mean, q.deviation, p.mean, p.deviation)
+    parts = jax.tree.map(of_leaf, q.mean, q.stddev, p.mean, p.stddev)
     return reduce(add, jax.tree.leaves(parts), jnp.zeros(()))
 
 
-def centered(deviation: float, like: PyTree) -> Gaussian:
+def centered(stddev: float, like: PyTree) -> Gaussian:
     """Mean 0 and the same deviation everywhere: a prior for weights `like` these."""
     return Gaussian(
         jax.tree.map(jnp.zeros_like, like),
-        jax.tree.map(lambda leaf: jnp.full_like(leaf, deviation), like),
+        jax.tree.map(lambda leaf: jnp.full_like(leaf, stddev), like),
     )
 
 
 def _softplus_free(q: Gaussian) -> Gaussian:
-    return Gaussian(q.mean, jax.tree.map(inverse_softplus, q.deviation))
+    return Gaussian(q.mean, jax.tree.map(inverse_softplus, q.stddev))
 
 
 def _softplus_gaussian(free: Gaussian) -> Gaussian:
-    return Gaussian(free.mean, jax.tree.map(jax.nn.softplus, free.deviation))
+    return Gaussian(free.mean, jax.tree.map(jax.nn.softplus, free.stddev))
 
 
 def inverse_softplus(x: Array) -> Array:

@@ -44,14 +44,14 @@ def draw(
     dtype = leaves[0].dtype
     # One call for all layers: compiling a random number generator takes long.
     collections = {"params": q.mean}
-    if jax.tree.leaves(q.deviation):
+    if jax.tree.leaves(q.stddev):
         noise = jax.random.normal(
             key_noise, (sum(leaf.size for leaf in leaves),), dtype
         )
         parts = _cut(noise, [leaf.size for leaf in leaves])
         drawn = [part.reshape(w.shape) for part, w in zip(parts, leaves, strict=True)]
         drawn = jax.tree.unflatten(structure, drawn)
-        collections["perturbation"] = jax.tree.map(jnp.multiply, q.deviation, drawn)
+        collections["perturbation"] = jax.tree.map(jnp.multiply, q.stddev, drawn)
         if flipout:  # of inputs and outputs of every matrix
             widths = [sum(leaf.shape) if leaf.ndim == 2 else 0 for leaf in leaves]
             shape = (batch_size, sum(widths))

@@ -15,7 +15,7 @@ from p2pjax.nn.variational import draw
 from p2pjax.tasks.task import Task, as_float
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 
-INITIAL_DEVIATION = 0.048587  # softplus(-3)
+INITIAL_STDDEV = 0.048587  # softplus(-3)
 
 
 Objective = Callable[[Array], Array]  # losses of all draws [S, B] -> of examples [B]
@@ -69,10 +69,8 @@ def variational_classification(
 
     def init_fn(key: Key) -> Variables:
         mean = module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
-        deviation = jax.tree.map(
-            lambda leaf: jnp.full_like(leaf, INITIAL_DEVIATION), mean
-        )
-        return Variables(Gaussian(mean, deviation), {})
+        stddev = jax.tree.map(lambda leaf: jnp.full_like(leaf, INITIAL_STDDEV), mean)
+        return Variables(Gaussian(mean, stddev), {})
 
     def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:
         """`[S, B, k]`."""
