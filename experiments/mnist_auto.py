@@ -46,11 +46,11 @@ def _cases(
     """Nothing, everything, level 80, and models for the true and the found groups."""
     network, shared = setup.network, level_layout(setup.network, 80)
     truth = np.asarray(worlds(0).cluster)
-    everybody = np.zeros_like(truth)
+    one_group = np.zeros_like(truth)
     known = {
         "none": Scheme((network,) * len(truth)),
-        "full": within_groups(network, network, everybody),
-        "level_80": within_groups(network, shared, everybody),
+        "full": within_groups(network, network, one_group),
+        "level_80": within_groups(network, shared, one_group),
         "true_groups": schemes.auto(network, shared, truth),
     }
     cases = [Case(name, {}, scheme, worlds) for name, scheme in known.items()]

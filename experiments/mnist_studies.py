@@ -192,7 +192,7 @@ def _compare(
 ) -> list[Case]:
     """Nothing, everything, groups, level 80, and semi-local models beside a level."""
     network, num_agents = setup.network, len(tables)
-    everybody = np.zeros(num_agents, int)
+    one_group = np.zeros(num_agents, int)
     shared = PartialModel(level_layout(network, level_beside), tuple(range(num_agents)))
     beside = Scheme(
         (network,) * num_agents,
@@ -202,9 +202,9 @@ def _compare(
     on_shared = tuple((m, 0) for m in range(1, len(beside.models)))
     schemes = {
         "none": Scheme((network,) * num_agents),
-        "full": within_groups(network, network, everybody),
+        "full": within_groups(network, network, one_group),
         "full_in_groups": within_groups(network, network, groups),
-        "level_80": within_groups(network, level_layout(network, 80), everybody),
+        "level_80": within_groups(network, level_layout(network, 80), one_group),
         f"level_{level_beside}_semi_local": beside,
         f"level_{level_beside}_semi_local_depends": beside._replace(depends=on_shared),
     }

@@ -47,9 +47,9 @@ def by_class(
         layer: {name: np.ones(shape, np.float32) for name, shape in leaves.items()}
         for layer, leaves in shapes.items()
     }
-    everybody = tuple(range(num_agents))
+    all_agents = tuple(range(num_agents))
     parts = [_evenly(width, num_models) for width in widths]
-    models = [PartialModel(cells, everybody) for cells in zip(*parts, strict=True)]
+    models = [PartialModel(cells, all_agents) for cells in zip(*parts, strict=True)]
     scheme = Scheme((tuple(widths),) * num_agents, tuple(models), cross_model=True)
     cells, _ = placement.align(placement.attach(scheme))
     plan = ownership.mix_plan(scheme, cells, mlp.wiring(len(widths) - 1), one_agent)

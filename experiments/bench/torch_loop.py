@@ -129,7 +129,7 @@ class _Agents:
 
     @torch.no_grad()
     def average(self, ids: list[list[int]]) -> None:
-        """Everybody takes the mean of the models in its row."""
+        """Each agent takes the mean of the models in its row."""
         mixed = []
         for row in ids:
             total = [leaf.clone() for leaf in self.models[row[0]]]
