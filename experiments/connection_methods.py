@@ -36,16 +36,13 @@ from p2pjax.selection.similarity import agreement, update_cosine
 from p2pjax.selection.sparse import sparse
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks.task import Task
-from p2pjax.training.learner import gradient_descent
 from p2pjax.training.local_updates import epochs
 from p2pjax.types import (
     Algorithm,
     Array,
-    Batch,
     FederatedData,
     InputError,
     Models,
-    Variables,
     num_agents,
 )
 
@@ -137,7 +134,6 @@ class Subject(NamedTuple):
     """What all methods of a study learn."""
 
     task: Task
-    predict: Callable[[Variables, Batch], Array]  # class probabilities [B, k]
     optimizer: optax.GradientTransformation
     cluster: np.ndarray  # [N] the truth, for the oracle
     num_classes: int
@@ -162,7 +158,8 @@ def _part_of_rounds(given: int | None, parts: int, least: int = 1) -> int:
 
 def _probe(subject: Subject, world: FederatedData) -> Probe:
     """Test examples of the first agents, as the thesis has it."""
-    return Probe(subject.predict, {"x": _probed(world)["x"]})
+    assert subject.task.predict is not None, "all of them predict classes"
+    return Probe(subject.task.predict, {"x": _probed(world)["x"]})
 
 
 def _probed(world: FederatedData) -> dict[str, np.ndarray]:
@@ -184,7 +181,7 @@ def _pulling(
     """A selection among all agents, or those of a graph."""
     return pull(
         subject.task,
-        gradient_descent(subject.task, subject.optimizer),
+        subject.optimizer,
         _capped(selection, sees_all=graph is None),
         graph,
         batch_size=common.BATCH_SIZE.value,
@@ -274,7 +271,7 @@ def _diple(subject: Subject, run: Run) -> Algorithm:
     chosen = _capped(line_search(num_peers=_degree()), sees_all=True)
     return diple(
         subject.task,
-        gradient_descent(subject.task, subject.optimizer),
+        subject.optimizer,
         batch_size=common.BATCH_SIZE.value,
         selection=chosen,
         num_iterations=_ITERATIONS.value,
@@ -309,17 +306,16 @@ def found_groups(
     subject: Subject, rng: np.random.Generator, world: FederatedData
 ) -> np.ndarray:
     """Groups of AUCCCR, `[N]`, from what models that were trained alone predict."""
-    learner = gradient_descent(subject.task, subject.optimizer)
     agent_loop = common.agent_loop(subject.task)
     alone = local_only(
         subject.task,
-        learner,
+        subject.optimizer,
         batch_size=common.BATCH_SIZE.value,
         local_updates=epochs(ALONE_EPOCHS),
         agent_loop=agent_loop,
     )
     key = jax.random.key(int(rng.integers(2**31)))
-    (last,) = simulate(key, alone, world, 1, eval_every=1, evaluate=_nothing)
+    (last,) = simulate(key, alone, world, 1, evaluate=lambda models, world: {})
     outputs = peer_evaluation.predictions(
         _probe(subject, world), last.state.variables, agent_loop
     )
@@ -329,11 +325,6 @@ def found_groups(
         limit = max(1, len(subject.cluster) * tenths // 10)
     features = aucccr.profiles(sharding.on_host(outputs), _probed(world)["y"])
     return aucccr.value_groups(rng, features, aucccr.root_of_size(limit))
-
-
-def _nothing(models: Models, world: FederatedData) -> dict[str, Array]:
-    del models, world
-    return {}
 
 
 def _d_cliques(subject: Subject, run: Run) -> Algorithm:
@@ -356,7 +347,7 @@ def _local(subject: Subject, run: Run) -> Algorithm:
     del run
     return local_only(
         subject.task,
-        gradient_descent(subject.task, subject.optimizer),
+        subject.optimizer,
         batch_size=common.BATCH_SIZE.value,
         agent_loop=common.agent_loop(subject.task),
     )

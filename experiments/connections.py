@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import optax
 from absl import flags
 
@@ -45,7 +44,7 @@ from p2pjax.datasets.loaders.text import Documents
 from p2pjax.datasets.stacking import Examples
 from p2pjax.nn import cnn, mlp
 from p2pjax.nn.gru import NextWord
-from p2pjax.tasks import losses, task
+from p2pjax.tasks import losses
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks._next_token import next_token
 from p2pjax.types import FederatedData, InputError
@@ -205,7 +204,6 @@ def image_task(examples: Examples) -> Subject:
         module = cnn.CNN((6, 16), (128,), num_classes, kernel_size=5, pool=3)
     return Subject(
         classification(module, shape, losses.softmax_cross_entropy),
-        task.probabilities(module),
         optax.adam(common.learning_rate(1e-3), eps=1e-7),  # as in Keras
         connection_worlds.cluster_of(make_setup(), num_classes),
         num_classes,
@@ -219,7 +217,6 @@ def text_task(num_ids: int) -> Subject:
     module = NextWord(num_ids, units, units, units, batch_norm=True)
     return Subject(
         next_token(module, text.WINDOW, ignore_token=text.UNKNOWN, momentum=0.9),
-        task.probabilities(module, lambda x: x.astype(np.int32)),
         optax.adam(common.learning_rate(5e-3), eps=1e-7),
         connection_worlds.cluster_of(make_setup(), num_ids),
         num_ids,

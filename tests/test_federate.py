@@ -544,3 +544,9 @@ def test_tfds(tmp_path):
             download=True,
         )
     assert data.train.examples["x"].shape == (2, 8, 28, 28, 1)
+
+
+@pytest.mark.parametrize("pairs", [2, [0, 1], [(0, 1, 2)]])
+def test_swaps_are_pairs(pairs):
+    with pytest.raises(InputError, match="Need pairs of two labels, such as"):
+        split.swapped(pairs)

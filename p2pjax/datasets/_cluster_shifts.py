@@ -92,7 +92,12 @@ def swapped(pairs: Sequence[tuple[int, int]], base: Splitter = iid()) -> Splitte
       pairs: the labels that change places in clusters 1, 2, ...
       base: who gets which examples. Agents of two clusters of the base stay apart.
     """
-    pairs = [(int(one), int(other)) for one, other in pairs]
+    try:
+        pairs = [(int(one), int(other)) for one, other in pairs]
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"Need pairs of two labels, such as [(0, 1)], got {pairs}."
+        ) from error
     if not pairs or len({frozenset(pair) for pair in pairs if len(set(pair)) == 2}) < (
         len(pairs)
     ):
