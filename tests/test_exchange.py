@@ -76,6 +76,7 @@ NUM_AGENTS = 6
 ENDS = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 2), (0, 3), (1, 4), (3, 1))
 GRAPH = digraph(NUM_AGENTS, *ENDS)
 HALF = drop(0.5)
+SLOW = pytest.mark.slow
 
 
 class TestChannel:
@@ -212,6 +213,11 @@ SERVER = {
     "fedcurv": partial(fedcurv, TOY, TOY_LEARNER, penalty_weight=0.0, **SERVED),
 }
 METHODS = GOSSIP | PULL | SERVER
+# One of each engine is fast enough for every run of the tests.
+ONE_OF_EACH = [
+    name if name in ("dpsgd", "pens", "fedavg") else pytest.param(name, marks=SLOW)
+    for name in METHODS
+]
 
 
 def some_world(of_others=0.0):
@@ -226,7 +232,7 @@ def params_of(method, states):
     return np.asarray(models.reported.params["x"])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_half_of_the_messages_is_lost(name):
     method = METHODS[name](channel=HALF)
     states, info = run(method, some_world(), 24)
@@ -245,7 +251,7 @@ def test_half_of_the_messages_is_lost(name):
     np.testing.assert_array_equal(info.payload, info.sent)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_what_is_lost_has_no_influence(name, monkeypatch):
     monkeypatch.setattr(
         pipeline, "arrivals", lambda channel, key, sent: jnp.zeros_like(sent)
@@ -542,14 +548,18 @@ class TestScoresBefore:
         "protocol, graph, options",
         [
             (neighbor_averaging(), GRAPH, {}),
-            (neighbor_averaging(mix_first=True), GRAPH, {}),
+            pytest.param(neighbor_averaging(mix_first=True), GRAPH, {}, marks=SLOW),
             (sgp_protocol(), GRAPH, {}),
             (d2_protocol(), generators.ring(NUM_AGENTS + 1), {}),
-            (gosgd_protocol(0.5), GRAPH, {}),
-            (neighbor_averaging(), GRAPH, {"channel": HALF}),
+            pytest.param(gosgd_protocol(0.5), GRAPH, {}, marks=SLOW),
+            pytest.param(neighbor_averaging(), GRAPH, {"channel": HALF}, marks=SLOW),
             (sgp_protocol(), SEQUENCE, {"channel": HALF, **CHANGING}),
-            (gosgd_protocol(0.5), SEQUENCE, {"rewire_every": 2}),
-            (neighbor_averaging(), GRAPH, {"local_updates": epochs(2)}),
+            pytest.param(
+                gosgd_protocol(0.5), SEQUENCE, {"rewire_every": 2}, marks=SLOW
+            ),
+            pytest.param(
+                neighbor_averaging(), GRAPH, {"local_updates": epochs(2)}, marks=SLOW
+            ),
         ],
         ids=[
             "dpsgd",
