@@ -16,7 +16,12 @@ from test_network import SHAPE, LinenNet, NNXNet, plain_net
 
 import p2pjax as pj
 from p2pjax.nn import SlowConvolutionWarning, fast_conv
-from p2pjax.simulation._simulate import _advance, initial_state, prepare
+from p2pjax.simulation._simulate import (
+    _advance,
+    initial_state,
+    prepare,
+    snapshots,
+)
 from p2pjax.training.samplers import shuffled_epochs
 
 SIZE = 8
@@ -185,6 +190,51 @@ def test_trains_an_ordinary_network(name):
 @pytest.mark.parametrize("name", [name for name in ORDINARY if name not in QUICK])
 def test_every_method_trains_an_ordinary_network(name):
     check_run(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORDINARY)
+def test_goes_on_from_a_saved_state_in_one_program(name, tmp_path):
+    """As if it had never stopped; more rounds and other keys compile nothing."""
+    traces, method = [], build(name)
+    round_fn = method.round
+
+    def counted(*arguments):
+        traces.append(None)
+        return round_fn(*arguments)
+
+    method = method._replace(round=counted)
+    start = prepare(KEY, method, DATA, 3)
+    options = {"eval_every": 1, "evaluate": method.evaluate}
+    whole = snapshots(start, method, 3, **options)
+    first = next(whole)
+    pj.save_state(tmp_path, 1, first.state)
+    *_, last = whole
+    seen = len(traces)
+    state, done = pj.load_state(tmp_path, initial_state(KEY, method, start.data))
+    *_, again = snapshots(
+        start, method, 3, first_round=done, state=state, used=first.used, **options
+    )
+    np.testing.assert_array_equal(again.metrics["loss"], last.metrics["loss"])
+    assert again.used.messages == last.used.messages
+    assert again.used.examples == last.used.examples
+    run(method, num_rounds=2, key=jax.random.key(9))
+    if name != "p2p_bn":  # whose waves have other shapes in other runs
+        assert len(traces) == seen > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORDINARY)
+def test_two_devices_give_the_numbers_of_one(name):
+    method = build(name)
+    (alone,) = run(method, eval_every=2)
+    with jax.set_mesh(pj.sharding.agents_mesh(SIZE, 2)):
+        (spread,) = run(method, eval_every=2)
+    for metric in ("loss", "accuracy"):
+        np.testing.assert_allclose(
+            spread.metrics[metric], alone.metrics[metric], rtol=1e-4, atol=1e-5
+        )
+    assert spread.used.messages == alone.used.messages
 
 
 @pytest.mark.slow

@@ -215,7 +215,8 @@ def test_killed_process_resumes(run, whole, tmp_path, num_rows):
 
 def test_a_checkpoint_of_another_state_is_refused(run, parse, tmp_path):
     """As one of an earlier version: nothing is cut, nothing starts anew in silence."""
-    folder = run(*TINY, "--checkpoint_every=2")
+    args = (*TINY, "--levels=80", "--num_rounds=2", "--checkpoint_every=2")
+    folder = run(*args)
     rows = (folder / "metrics.jsonl").read_bytes()
     newest = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     description = newest / "description.json"
@@ -223,7 +224,7 @@ def test_a_checkpoint_of_another_state_is_refused(run, parse, tmp_path):
     sums = json.loads((newest / "checksums.json").read_text())
     sums["description.json"] = hashlib.sha256(description.read_bytes()).hexdigest()
     (newest / "checksums.json").write_text(json.dumps(sums))
-    parse(*TINY, f"--workdir={folder}", "--checkpoint_every=2", "--resume")
+    parse(*args, f"--workdir={folder}", "--resume")
     with pytest.raises(SystemExit) as ended:
         common.guarded(experiment_modules.MODULES["femnist"].main)
     assert ended.value.code == 2
