@@ -387,3 +387,8 @@ def test_frozen_parts_keep_values_and_optimizer_state():
         ):
             np.testing.assert_array_equal(a, b, err_msg=name)
     assert (free.params["layer_2"]["bias"] != held.params["layer_2"]["bias"]).any()
+    unknown = StepContext(frozen={"rest": jnp.asarray(True)})
+    with pytest.raises(InputError, match="among layer_1, layer_2, layer_3, got rest"):
+        learner.step(key, free, state, batch, unknown)  # else it would train on
+    with pytest.raises(InputError, match="Need a learner with groups"):
+        plain.step(key, same, plain_state, batch, unknown)

@@ -150,6 +150,12 @@ def gradient_descent(
                     "give the method an optimizer of optax instead of a learner."
                 )
             names = labels(variables.params)
+            unknown = set(context.frozen) - set(new_state)
+            if unknown:
+                raise InputError(
+                    f"Need groups to freeze among {', '.join(sorted(new_state))}, got "
+                    f"{', '.join(sorted(unknown))}: name the learner's groups so."
+                )
             params = _keep_frozen(context.frozen, names, variables.params, params)
             new_state = {
                 name: _where(context.frozen[name], opt_state[name], state)
