@@ -1,6 +1,5 @@
 """Strict JAX settings for every test; real data; experiments inside the process."""
 
-import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -8,11 +7,9 @@ from pathlib import Path
 import experiment_modules
 import jax
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 from hypothesis import settings
 
-from experiments import common
+from experiments.engine import command, config
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -52,20 +49,13 @@ def real_data() -> Path:
 
 @pytest.fixture
 def parse():
-    """Parses a command line as a fresh process of the experiment would."""
-    with contextlib.ExitStack() as stack:
+    """Makes a config from a command line, as the experiment does when it starts."""
 
-        def parse_and_settle(*args, experiment="femnist"):
-            stack.close()  # of an earlier command line
-            stack.enter_context(experiment_modules.flags_of(experiment))
-            stack.enter_context(flagsaver.flagsaver())
-            for name in flags.FLAGS:
-                if flags.FLAGS[name].present:
-                    flags.FLAGS[name].unparse()
-            common.parse_flags([experiment, *args])
-            common.settle_defaults()
+    def parse_and_settle(*args, experiment="femnist"):
+        kind = experiment_modules.EXPERIMENTS[experiment].config
+        return command.settle(config.parse(kind, args))
 
-        yield parse_and_settle
+    return parse_and_settle
 
 
 @pytest.fixture
@@ -83,8 +73,13 @@ def run(parse, tmp_path, compiled_quickly):
 
     def run_experiment(*args, workdir="run", experiment="femnist"):
         folder = tmp_path / workdir
-        parse(*args, f"--workdir={folder}", experiment=experiment)
-        common.guarded(experiment_modules.MODULES[experiment].main)
+        args = [*args, f"--workdir={folder}"]
+
+        def start():
+            settled = parse(*args, experiment=experiment)
+            command.run(experiment_modules.EXPERIMENTS[experiment], settled)
+
+        command.guarded(start)
         return folder
 
     return run_experiment

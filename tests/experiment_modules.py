@@ -1,39 +1,21 @@
-"""All experiments in one process, though they define flags of the same names."""
+"""All experiments by name."""
 
-import contextlib
 import importlib
 from pathlib import Path
 
-from absl import flags
-
-NAMES = sorted(
-    path.name.removesuffix(".quick.flags")
-    for path in (Path(__file__).parents[1] / "experiments" / "flags").glob("*.quick.*")
-)
-
-
-def _import(name):
-    """The module and its own flags, which are taken out of the common set again."""
-    module = importlib.import_module(f"experiments.{name}")
-    own = list(flags.FLAGS.flags_by_module_dict()[module.__name__])
-    for flag in own:
-        delattr(flags.FLAGS, flag.name)
-    return module, own
+ROOT = Path(__file__).parents[1]
+NAMES = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/study.py"))
+EXPERIMENTS = {
+    name: importlib.import_module(f"experiments.{name}.study").EXPERIMENT
+    for name in NAMES
+}
 
 
-_LOADED = {name: _import(name) for name in NAMES}
-MODULES = {name: module for name, (module, _) in _LOADED.items()}
+def flagfiles(name="*"):
+    """Of one experiment, or of all."""
+    return sorted((ROOT / "experiments").glob(f"{name}/flags/*.flags"))
 
 
-@contextlib.contextmanager
-def flags_of(name):
-    """Defines the flags of one experiment for a while."""
-    module, own = _LOADED[name]
-    for flag in own:
-        flags.FLAGS[flag.name] = flag
-        flags.FLAGS.register_flag_by_module(module.__name__, flag)
-    try:
-        yield
-    finally:
-        for flag in own:
-            delattr(flags.FLAGS, flag.name)
+def experiment_of(flagfile):
+    """Whose flagfile it is."""
+    return EXPERIMENTS[flagfile.parents[1].name]

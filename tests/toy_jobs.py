@@ -5,8 +5,8 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from experiments.jobs import Job
+
 from p2pjax.types import Algorithm, FederatedData, Info, Links, Models, Split
 
 SIZE = 4  # agents, in two clusters

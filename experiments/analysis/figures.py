@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.typing import ColorType
 
-from experiments import run_folder
-from experiments.run_folder import Row
+from experiments.engine import run_folder
+from experiments.engine.run_folder import Row
 from p2pjax.evaluation import statistics
 
 # In the order of the paper's lines: pale to dark, so that "more" reads as "darker".

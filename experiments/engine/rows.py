@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.run_folder import Row
+from experiments.engine.run_folder import Row
 from p2pjax.evaluation import models, statistics
 from p2pjax.types import Array, Info, Links
 

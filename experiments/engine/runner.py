@@ -16,12 +16,14 @@ import jax
 import numpy as np
 from absl import logging
 
-from experiments import common, fitting, processes, rows, run_folder, writers
-from experiments.jobs import Batch, Job, Program, batches, devices_of, run_key
-from experiments.progress import Progress
-from experiments.rows import Tally
-from experiments.run_folder import Row
-from experiments.writers import Writer
+from experiments.engine import config as configs
+from experiments.engine import fitting, processes, rows, run_folder, writers
+from experiments.engine.config import Common
+from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
+from experiments.engine.progress import Progress
+from experiments.engine.rows import Tally
+from experiments.engine.run_folder import Row
+from experiments.engine.writers import Writer
 from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
 from p2pjax.simulation._simulate import (
@@ -33,8 +35,6 @@ from p2pjax.simulation._simulate import (
 )
 from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
-
-__all__ = ["Job", "Program", "run_jobs", "run_key"]
 
 ROW_FILES = ("metrics.jsonl", "links.jsonl")
 
@@ -53,26 +53,61 @@ class Position(NamedTuple):
         return self.tallies[0].num_rounds if self.tallies else 0
 
 
-def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> Path:
+def run_jobs(
+    config: Common,
+    experiment: str,
+    jobs: Sequence[Job] | Sequence[Measurement],
+    summary: tuple[str, ...],
+) -> Path:
     """Runs all jobs, or those that are left, and sums up the metrics named.
+
+    Args:
+      config: of the experiment.
+      experiment: its name.
+      jobs: trainings, or measurements.
+      summary: metrics of summary.json.
 
     Returns:
       The run folder.
     """
     if not jobs:
         raise InputError("Need at least one scheme to run, got none.")
+    measurements = [job for job in jobs if isinstance(job, Measurement)]
+    if measurements:
+        return _measure(config, experiment, measurements, summary)
+    return _train(config, experiment, [j for j in jobs if isinstance(j, Job)], summary)
+
+
+def _measure(
+    config: Common,
+    experiment: str,
+    jobs: Sequence[Measurement],
+    summary: tuple[str, ...],
+) -> Path:
+    """Measures everything before anything is written: it takes seconds."""
+    found = [job.name | {"round": 0, **job.measure()} for job in jobs]
+    folder = run_folder.create(config.workdir, experiment, configs.as_flags(config))
+    for row in found:
+        run_folder.append(folder, "metrics.jsonl", row)
+    run_folder.summarize(folder, experiment, summary)
+    return folder
+
+
+def _train(
+    config: Common, experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]
+) -> Path:
     if not processes.is_first():
-        fitting.settle(jobs)
-        _run_left(Path(common.WORKDIR.value or ""), jobs, [])
+        config = fitting.settle(config, jobs)
+        _run_left(config, Path(config.workdir or ""), jobs, [])
         sys.exit()  # process 0 does the rest
-    asked_for, workdir = writers.asked_for(), common.WORKDIR.value
-    if common.RESUME.value:
-        folder = run_folder.reopen(workdir, common.own_flags())
-        fitting.settle(jobs)
+    asked_for, workdir = writers.asked_for(config), config.workdir
+    if config.resume:
+        folder = run_folder.reopen(workdir, configs.as_flags(config))
+        config = fitting.settle(config, jobs)
     else:
         run_folder.check_unused(workdir)
-        fitting.settle(jobs)
-        folder = run_folder.create(workdir, experiment, common.own_flags())
+        config = fitting.settle(config, jobs)
+        folder = run_folder.create(workdir, experiment, configs.as_flags(config))
     how_to_resume = (
         f"go on with: python -m experiments.{experiment} "
         f"--flagfile={folder}/run.flags --workdir={folder} --resume"
@@ -81,7 +116,7 @@ def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> 
         try:
             with contextlib.ExitStack() as stack:
                 also = [stack.enter_context(opened(folder)) for opened in asked_for]
-                _run_left(folder, jobs, also)
+                _run_left(config, folder, jobs, also)
         except KeyboardInterrupt:
             print(f"Stopped; {how_to_resume}", file=sys.stderr)
             sys.exit(130)
@@ -94,18 +129,20 @@ def run_jobs(experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]) -> 
     return folder
 
 
-def _run_left(folder: Path, jobs: Sequence[Job], also: Sequence[Writer]) -> None:
-    num_rounds, at_once = common.NUM_ROUNDS.value, common.runs_at_once()
-    position, kind = _last_position(folder, jobs), None
+def _run_left(
+    config: Common, folder: Path, jobs: Sequence[Job], also: Sequence[Writer]
+) -> None:
+    num_rounds = config.num_rounds
+    position, kind = _last_position(config, folder, jobs), None
     before = position.job * num_rounds + len(position.tallies) * position.num_rounds
     with Progress(len(jobs) * num_rounds, before) as progress:
-        for batch in batches(jobs, position.job, at_once):
+        for batch in batches(config, jobs, position.job):
             begin = time.monotonic()
             if batch.kind != kind:
                 progress.say(f"{batch.label}: compiling")
-            with devices_of(batch.start.data):
-                _tell_of_idle_devices(batch)
-                _run_batch(folder, batch, position, progress, also)
+            with devices_of(config, batch.start.data):
+                _tell_of_idle_devices(config, batch)
+                _run_batch(config, folder, batch, position, progress, also)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
@@ -113,9 +150,9 @@ def _run_left(folder: Path, jobs: Sequence[Job], also: Sequence[Writer]) -> None
             position, kind = Position(batch.after), batch.kind
 
 
-def _tell_of_idle_devices(batch: Batch) -> None:
+def _tell_of_idle_devices(config: Common, batch: Batch) -> None:
     used = jax.sharding.get_mesh().size
-    there = common.NUM_DEVICES.value or used
+    there = config.num_devices or used
     if used < there:
         logging.log_first_n(
             logging.WARNING,
@@ -129,16 +166,17 @@ def _tell_of_idle_devices(batch: Batch) -> None:
 
 
 def _run_batch(
+    config: Common,
     folder: Path,
     batch: Batch,
     position: Position,
     progress: Progress,
     also: Sequence[Writer],
 ) -> None:
-    num_rounds, period = common.NUM_ROUNDS.value, common.CHECKPOINT_EVERY.value
+    num_rounds, period = config.num_rounds, config.checkpoint_every
     clusters = batch.apart(batch.start.data.cluster)
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
-    for snapshot in _started(batch, position, progress):
+    for snapshot in _started(config, batch, position, progress):
         before, now = tallies[0].num_rounds, snapshot.num_rounds
         found = batch.apart((snapshot.metrics, snapshot.info))
         tallies = [
@@ -168,15 +206,15 @@ def _run_batch(
             _append_links(folder, batch, tallies, clusters)
         if is_last or now // period > before // period:
             now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
-            _save(folder, now_at)
+            _save(config, folder, now_at)
             progress.begin()
 
 
 def _started(
-    batch: Batch, position: Position, progress: Progress
+    config: Common, batch: Batch, position: Position, progress: Progress
 ) -> Iterator[Snapshot]:
     """The batch's snapshots; compiles first, so that the clock counts rounds only."""
-    num_rounds, eval_every = common.NUM_ROUNDS.value, common.EVAL_EVERY.value
+    num_rounds, eval_every = config.num_rounds, config.eval_every
     algorithm, evaluate = batch.jobs[0].program
     firsts = range(position.num_rounds, num_rounds, eval_every)
     for length in {min(eval_every, num_rounds - first) for first in firsts}:
@@ -210,9 +248,9 @@ def _append(folder: Path, name: str, row: Row) -> None:
         run_folder.append(folder, name, row)
 
 
-def _save(folder: Path, position: Position) -> None:
+def _save(config: Common, folder: Path, position: Position) -> None:
     # Rounds of all jobs so far.
-    number = position.job * common.NUM_ROUNDS.value
+    number = position.job * config.num_rounds
     number += len(position.tallies) * position.num_rounds
     plain = {
         "tallies": [rows.to_json(tally) for tally in position.tallies],
@@ -224,32 +262,32 @@ def _save(folder: Path, position: Position) -> None:
     checkpoint.save(folder / "checkpoints", number, Checkpoint(position.state, plain))
 
 
-def _last_position(folder: Path, jobs: Sequence[Job]) -> Position:
+def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Position:
     """Where to go on."""
-    number = _last_number(folder, jobs) if processes.is_first() else 0
+    number = _last_number(config, folder, jobs) if processes.is_first() else 0
     number = processes.from_first(number)
     if number == 0:
         return Position()
-    batch = _batch_of(number, jobs)
-    start, algorithm = batch.start, batch.jobs[0].algorithm
-    with devices_of(start.data):
+    batch = _batch_of(config, number, jobs)
+    start, algorithm = batch.start, batch.jobs[0].program.algorithm
+    with devices_of(config, start.data):
         fresh = initial_state(start.key, algorithm, start.data)
         saved = checkpoint.load(folder / "checkpoints", number, fresh)
     tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
     used = Used(**{k: np.asarray(v) for k, v in saved.position["used"].items()})
     position = Position(batch.first, tallies, saved.state, used)
     logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
-    if position.num_rounds == common.NUM_ROUNDS.value:
+    if position.num_rounds == config.num_rounds:
         return Position(batch.after)
     return position
 
 
-def _last_number(folder: Path, jobs: Sequence[Job]) -> int:
+def _last_number(config: Common, folder: Path, jobs: Sequence[Job]) -> int:
     """The last usable checkpoint, to which all rows are cut back; 0 if none."""
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
         try:
-            batch = _batch_of(number, jobs)
-            start, algorithm = batch.start, batch.jobs[0].algorithm
+            batch = _batch_of(config, number, jobs)
+            start, algorithm = batch.start, batch.jobs[0].program.algorithm
             shapes = initial_shapes(start.key, algorithm, start.data)
             position = checkpoint.check(folder / "checkpoints", number, shapes)
             for name, num_bytes in position["bytes"].items():
@@ -268,9 +306,9 @@ def _last_number(folder: Path, jobs: Sequence[Job]) -> int:
     return 0
 
 
-def _batch_of(number: int, jobs: Sequence[Job]) -> Batch:
+def _batch_of(config: Common, number: int, jobs: Sequence[Job]) -> Batch:
     """What ran when a checkpoint was written."""
-    job = (number - 1) // common.NUM_ROUNDS.value
+    job = (number - 1) // config.num_rounds
     if job >= len(jobs):
         raise InputError(f"Checkpoint {number} belongs to a different run.")
-    return next(batches(jobs, job, common.runs_at_once()))
+    return next(batches(config, jobs, job))

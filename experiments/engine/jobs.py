@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from experiments import common
-from experiments.run_folder import Row
+from experiments.engine.config import Common
+from experiments.engine.run_folder import Row
 from p2pjax import sharding
 from p2pjax.datasets.stacking import over_splits
 from p2pjax.evaluation.test_sets import Evaluate
@@ -30,20 +31,10 @@ class Job(NamedTuple):
     scheme: str
     setting: dict[str, Any]
     run: int
-    algorithm: Algorithm
-    evaluate: Evaluate  # names an `accuracy` among its values
-    make_world: Callable[[], FederatedData]
+    key: jax.Array  # runs differ in their key, schemes do not
+    program: Program  # jobs with the same one compile once, if their data is as large
+    make_data: Callable[[], FederatedData]
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
-
-    @property
-    def key(self) -> jax.Array:
-        """Runs differ in their key, schemes do not."""
-        return run_key(self.run)
-
-    @property
-    def program(self) -> Program:
-        """Jobs with the same one are compiled once, if their data has equal shapes."""
-        return Program(self.algorithm, self.evaluate)
 
     @property
     def name(self) -> Row:
@@ -51,9 +42,63 @@ class Job(NamedTuple):
         return {"scheme": self.scheme, "setting": self.setting, "run": self.run}
 
 
-def run_key(run: int) -> jax.Array:
+class Measurement(NamedTuple):
+    """One run of one scheme in which nothing is trained."""
+
+    scheme: str
+    setting: dict[str, Any]
+    run: int
+    measure: Callable[[], Mapping[str, float]]
+
+    @property
+    def name(self) -> Row:
+        """What tells it from other jobs."""
+        return {"scheme": self.scheme, "setting": self.setting, "run": self.run}
+
+
+def run_key(config: Common, run: int) -> jax.Array:
     """Of everything random in a run, but for its data."""
-    return jax.random.fold_in(jax.random.key(common.SEED.value), run)
+    return jax.random.fold_in(jax.random.key(config.seed), run)
+
+
+def data_rng(config: Common, run: int) -> np.random.Generator:
+    """Of a run's data."""
+    return np.random.default_rng([config.seed, run])
+
+
+def jobs_of_runs(
+    config: Common,
+    scheme: str,
+    setting: dict[str, Any],
+    program: Program | Callable[[int], Program],
+    make_data: Callable[[int], FederatedData],
+    *,
+    runs: Sequence[int] | None = None,
+    facts: Mapping[str, float] = MappingProxyType({}),
+) -> list[Job]:
+    """A job per run of a scheme.
+
+    Args:
+      config: of the experiment.
+      scheme: its name.
+      setting: what else rows say about it.
+      program: of all runs, or of a run.
+      make_data: of a run.
+      runs: their numbers; all that the config has if not given.
+      facts: reported with every evaluation.
+    """
+    return [
+        Job(
+            scheme,
+            setting,
+            run,
+            run_key(config, run),
+            program if isinstance(program, Program) else program(run),
+            partial(make_data, run),
+            facts,
+        )
+        for run in (config.runs if runs is None else runs)
+    ]
 
 
 class Batch(NamedTuple):
@@ -92,16 +137,16 @@ class Batch(NamedTuple):
         return self.first + len(self.jobs)
 
 
-def batches(jobs: Sequence[Job], first: int, at_once: int) -> Iterator[Batch]:
+def batches(config: Common, jobs: Sequence[Job], first: int = 0) -> Iterator[Batch]:
     """All jobs from number `first` on, prepared when their turn comes.
 
-    Up to `at_once` neighbouring jobs of one program go side by side. Where their data
-    or what the host draws for them have different shapes, they go one by one.
+    Up to `runs_at_once` neighbouring jobs of one program go side by side. Where their
+    data or what the host draws for them have different shapes, they go one by one.
     """
-    for group in _groups(jobs, at_once):
+    for group in _groups(jobs, config.runs_at_once or 1):
         if group.stop <= first:
             continue
-        starts = [_prepared(jobs[number]) for number in group]
+        starts = [_prepared(config, jobs[number]) for number in group]
         together = side_by_side(starts) if len(group) > 1 else None
         if together is not None:
             yield Batch(group.start, jobs[group.start : group.stop], together)
@@ -123,55 +168,57 @@ def _groups(jobs: Sequence[Job], at_once: int) -> Iterator[range]:
             start = number
 
 
-def _prepared(job: Job) -> Start:
-    world = own_examples(job.make_world())
-    with devices_of(world):
-        return prepare(job.key, job.algorithm, world, common.NUM_ROUNDS.value)
+def _prepared(config: Common, job: Job) -> Start:
+    data = own_examples(config, job.make_data())
+    with devices_of(config, data):
+        return prepare(job.key, job.program.algorithm, data, config.num_rounds)
 
 
 def kept(
-    make_world: Callable[[int], FederatedData], names: Sequence[str] | None = None
+    config: Common,
+    make_data: Callable[[int], FederatedData],
+    names: Sequence[str] | None = None,
 ) -> Callable[[int], FederatedData]:
-    """Makes the world of a run once.
+    """Makes the data of a run once.
 
     Of several processes each keeps its own agents' examples only; all runs' are then
     made at once, so that what they are made of need not be kept either.
 
     Args:
-      make_world: of a run.
+      config: of the experiment.
+      make_data: of a run.
       names: see `own_examples`.
     """
     if jax.process_count() == 1:
-        return cache(make_world)
-    worlds = [
-        own_examples(make_world(run), names) for run in range(common.NUM_RUNS.value)
-    ]
-    return worlds.__getitem__
+        return cache(make_data)
+    of_runs = {run: own_examples(config, make_data(run), names) for run in config.runs}
+    return of_runs.__getitem__
 
 
 def own_examples(
-    world: FederatedData, names: Sequence[str] | None = None
+    config: Common, data: FederatedData, names: Sequence[str] | None = None
 ) -> FederatedData:
-    """The world as one of several processes needs it, with its own agents' examples.
+    """The data as one of several processes needs it, with its own agents' examples.
 
     They are where the agents will be trained; each agent knows all sizes and groups.
 
     Args:
-      world: of all agents.
+      config: of the experiment.
+      data: of all agents.
       names: what of the examples is to be its own agents' only; all if not given.
     """
     if jax.process_count() == 1:
-        return world
+        return data
 
     def own(split: Split) -> Split:
         chosen = {name: split.examples[name] for name in names or split.examples}
         return split._replace(examples={**split.examples, **sharding.place(chosen)})
 
-    with devices_of(world):
-        return over_splits(own, [world], world.cluster)
+    with devices_of(config, data):
+        return over_splits(own, [data], data.cluster)
 
 
-def devices_of(world: FederatedData) -> AbstractContextManager:
-    """Spreads the agents of a world, or of several side by side, over the devices."""
-    num_agents = world.cluster.shape[-1]
-    return jax.set_mesh(sharding.agents_mesh(num_agents, common.NUM_DEVICES.value))
+def devices_of(config: Common, data: FederatedData) -> AbstractContextManager:
+    """Spreads the agents of a run, or of several side by side, over the devices."""
+    num_agents = data.cluster.shape[-1]
+    return jax.set_mesh(sharding.agents_mesh(num_agents, config.num_devices))

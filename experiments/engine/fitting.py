@@ -1,12 +1,14 @@
 """Whether an experiment fits into memory, and how many of its runs side by side."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
 from absl import logging
 
-from experiments import common
-from experiments.jobs import Batch, Job, Program, batches, devices_of
+from experiments.engine import config as configs
+from experiments.engine.config import Common
+from experiments.engine.jobs import Batch, Job, Program, batches, devices_of
 from p2pjax import memory_estimate
 from p2pjax.memory_estimate import MemoryEstimate
 from p2pjax.training.agent_loop import IN_PLACE
@@ -15,42 +17,42 @@ from p2pjax.types import InputError
 _SHARE = 0.9  # of the free memory that runs side by side may take together
 
 
-def settle(jobs: Sequence[Job]) -> None:
-    """Decides how many runs go side by side; refuses what does not fit.
+def settle(config: Common, jobs: Sequence[Job]) -> Common:
+    """The config with how many runs go side by side; refuses what does not fit.
 
     The program whose agents and data are largest is compiled and asked; it has to be
     compiled anyway.
     """
-    at_once = common.RUNS_AT_ONCE.value or 1
+    at_once = config.runs_at_once or 1
     firsts: dict[Program, int] = {}
     for number, job in enumerate(jobs):
         firsts.setdefault(job.program, number)
-    largest = max(firsts.values(), key=lambda number: _held(jobs[number]))
-    batch = next(batches(jobs, largest, at_once))
+    largest = max(firsts.values(), key=lambda number: _held(config, jobs[number]))
+    batch = next(batches(config, jobs, largest))
     logging.info("%s: compiling, which tells how much memory it needs.", batch.label)
-    with devices_of(batch.start.data):
-        need, free = _need(batch), memory_estimate.available_memory()
+    with devices_of(config, batch.start.data):
+        need, free = _need(config, batch), memory_estimate.available_memory()
     if free is None:
         logging.info("Memory: %s; how much is free is unknown.", describe(need))
     elif need.total > free:
-        raise InputError(_refusal(need, free, at_once, common.agent_loop()))
+        raise InputError(_refusal(need, free, at_once, configs.agent_loop(config)))
     else:
         logging.info("Memory: %s; %s are free.", describe(need), size(free))
-    if common.RUNS_AT_ONCE.value is None:
+    if config.runs_at_once is None:
         fitting = 1 if free is None else int(_SHARE * free / need.total)
-        most = max(1, min(fitting, common.NUM_RUNS.value))
-        common.FLAGS["runs_at_once"].value = most
+        at_once = max(1, min(fitting, config.num_runs))
+    return dataclasses.replace(config, runs_at_once=at_once)
 
 
-def _held(job: Job) -> int:
-    world = job.make_world()
-    with devices_of(world):
-        return memory_estimate.static_memory(job.key, job.algorithm, world).total
+def _held(config: Common, job: Job) -> int:
+    data, algorithm = job.make_data(), job.program.algorithm
+    with devices_of(config, data):
+        return memory_estimate.static_memory(job.key, algorithm, data).total
 
 
-def _need(batch: Batch) -> MemoryEstimate:
+def _need(config: Common, batch: Batch) -> MemoryEstimate:
     algorithm, evaluate = batch.jobs[0].program
-    num_rounds = min(common.EVAL_EVERY.value, common.NUM_ROUNDS.value)
+    num_rounds = min(config.eval_every, config.num_rounds)
     need = memory_estimate.estimate(batch.start, algorithm, num_rounds, evaluate)
     if jax.default_backend() != "cpu":
         return need

@@ -13,26 +13,30 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from experiments import common
-from experiments.run_folder import Row
+from experiments.engine.config import Common
+from experiments.engine.run_folder import Row
 from p2pjax.types import InputError
 
 Writer = Callable[[Row], None]
 
 
-def asked_for() -> list[Callable[[Path], AbstractContextManager[Writer]]]:
+def asked_for(
+    config: Common,
+) -> list[Callable[[Path], AbstractContextManager[Writer]]]:
     """Functions of the run folder that open the writers which the flags name.
 
     Raises:
       InputError: one of them is not installed.
     """
     found: list[Callable[[Path], AbstractContextManager[Writer]]] = []
-    if common.TENSORBOARD.value:
+    if config.tensorboard:
         tensorboard = _import("tensorboardX", "tensorboard")
-        found.append(lambda folder: _tensorboard(tensorboard, folder))
-    if common.WANDB.value:
+        found.append(
+            lambda folder: _tensorboard(tensorboard, folder, config.num_rounds)
+        )
+    if config.wandb:
         wandb = _import("wandb", "wandb")
-        found.append(lambda folder: _wandb(wandb, folder))
+        found.append(lambda folder: _wandb(wandb, folder, config.num_rounds))
     return found
 
 
@@ -45,7 +49,9 @@ def _import(module: str, extra: str) -> Any:
         ) from error
 
 
-def _tensorboard(tensorboard: Any, folder: Path) -> AbstractContextManager[Writer]:
+def _tensorboard(
+    tensorboard: Any, folder: Path, num_rounds: int
+) -> AbstractContextManager[Writer]:
     """Event files in a folder per run below `WORKDIR/tensorboard`."""
 
     def open_run(name: str, row: Row) -> Any:
@@ -58,10 +64,10 @@ def _tensorboard(tensorboard: Any, folder: Path) -> AbstractContextManager[Write
             run.add_scalar(tag, value, row["round"])
         run.flush()
 
-    return _per_run(open_run, log, lambda run: run.close())
+    return _per_run(open_run, log, lambda run: run.close(), num_rounds)
 
 
-def _wandb(wandb: Any, folder: Path) -> AbstractContextManager[Writer]:
+def _wandb(wandb: Any, folder: Path, num_rounds: int) -> AbstractContextManager[Writer]:
     """Runs below `WORKDIR/wandb`, which stay there unless WANDB_MODE says otherwise."""
     mode = os.environ.get("WANDB_MODE", "offline")
 
@@ -81,7 +87,7 @@ def _wandb(wandb: Any, folder: Path) -> AbstractContextManager[Writer]:
     def log(run: Any, row: Row) -> None:
         run.log(scalars(row), step=row["round"])
 
-    return _per_run(open_run, log, lambda run: run.finish())
+    return _per_run(open_run, log, lambda run: run.finish(), num_rounds)
 
 
 @contextlib.contextmanager
@@ -89,6 +95,7 @@ def _per_run(
     open_run: Callable[[str, Row], Any],
     log: Callable[[Any, Row], None],
     close: Callable[[Any], None],
+    num_rounds: int,
 ) -> Iterator[Writer]:
     """Opens a run with its first row and closes it with its last, or at the end."""
     runs: dict[str, Any] = {}
@@ -98,7 +105,7 @@ def _per_run(
         if name not in runs:
             runs[name] = open_run(name, row)
         log(runs[name], row)
-        if row["round"] == common.NUM_ROUNDS.value:
+        if row["round"] == num_rounds:
             close(runs.pop(name))
 
     try:

@@ -1,0 +1,1 @@
+"""Readers of run folders: figures, tables, comparisons."""

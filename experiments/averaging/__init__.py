@@ -1,0 +1,1 @@
+"""What studies of partial averaging share: cases, schemes, programs."""

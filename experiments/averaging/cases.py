@@ -1,0 +1,193 @@
+"""Studies of partial averaging as lists of cases.
+
+A run has the same initial weights in every case, and the same data unless the study
+varies it, so that differences between cases are differences between schemes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from experiments.averaging.config import LOSSES, AveragingConfig
+from experiments.averaging.schemes import level_layout, one_model
+from experiments.engine.config import agent_loop, rate
+from experiments.engine.jobs import Job, Program, jobs_of_runs
+from p2pjax.engines.partial_rounds import partial_rounds
+from p2pjax.evaluation.models import disagreement, parameter_norm
+from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.graphs import generators
+from p2pjax.nn import mlp
+from p2pjax.partial import averaging, placement
+from p2pjax.partial.averaging import Averaging
+from p2pjax.partial.schemes import Scheme
+from p2pjax.partial.sharing import compile_scheme
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training import samplers
+from p2pjax.training.learner import Learner, gradient_descent, per_sample
+from p2pjax.types import Array, FederatedData, InputError, Layout, Models, Wiring
+
+MakeData = Callable[[int], FederatedData]  # of a run
+
+
+class Case(NamedTuple):
+    """What is compared with others: a scheme, its data and its mini-batches."""
+
+    name: str  # level_80, 784-300-100-0, ...
+    setting: dict[str, Any]
+    scheme: Scheme
+    make_data: MakeData
+    batch_size: int | None = None  # the config's if not given
+    drift: float | None = None  # the config's if not given
+    runs: Sequence[int] | None = None  # all if not given
+    facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
+
+
+def level_cases(
+    network: Layout,
+    levels: Sequence[int],
+    num_agents: int,
+    make_data: MakeData,
+    setting: dict[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> list[Case]:
+    """One global model of growing size.
+
+    Args:
+      network: of every agent.
+      levels: in percent of the hidden layers.
+      num_agents: N.
+      make_data: of a run.
+      setting: what else the study varies.
+      batch_size: of these cases, where the study varies it.
+    """
+    return [
+        Case(
+            f"level_{level}",
+            {"level": level} | (setting or {}),
+            one_model(network, level_layout(network, level), num_agents, num_agents),
+            make_data,
+            batch_size,
+        )
+        for level in levels
+    ]
+
+
+def averaging_jobs(
+    config: AveragingConfig,
+    cases: Sequence[Case],
+    build: Callable[[AveragingConfig, Case, FederatedData], Program] | None = None,
+) -> list[Job]:
+    """All runs of all cases.
+
+    Cases with the same scheme, mini-batches and shapes share a compiled program.
+
+    Args:
+      config: of the experiment.
+      cases: what is compared.
+      build: makes a program of a case and the data of its first run; multilayer
+        perceptrons if not given.
+    """
+    programs: dict[Any, Program] = {}
+    jobs = []
+    for case in cases:
+        runs = config.runs if case.runs is None else case.runs
+        data = case.make_data(runs[0])
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(data))
+        same = (case.scheme, case.batch_size, case.drift, shapes)
+        if same not in programs:
+            programs[same] = (build or perceptron_program)(config, case, data)
+        jobs += jobs_of_runs(
+            config,
+            case.name,
+            case.setting,
+            programs[same],
+            case.make_data,
+            runs=runs,
+            facts=case.facts,
+        )
+    return jobs
+
+
+# Everything that can be refused is refused by the two functions below, before anything
+# is written.
+
+
+def perceptron_program(
+    config: AveragingConfig, case: Case, data: FederatedData
+) -> Program:
+    """The paper's sigmoid network, trained by gradients."""
+    widths = placement.widths(placement.align(placement.attach(case.scheme))[0])
+    example_shape = data.train.examples["x"].shape[2:]
+    if int(np.prod(example_shape)) != widths[0]:
+        raise InputError(
+            f"Layouts do not add up: examples of shape {example_shape} need "
+            f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
+        )
+    task = classification(mlp.MLP(widths[1:]), example_shape, LOSSES[config.loss])
+    learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
+    if config.per_sample:
+        learner = per_sample(learner)
+    return averaging_program(config, case, task, learner, mlp.wiring(len(widths) - 1))
+
+
+def averaging_program(
+    config: AveragingConfig,
+    case: Case,
+    task: Task,
+    learner: Learner,
+    wiring: Wiring,
+    shared_init: bool = True,
+) -> Program:
+    """Partial averaging of any network and any way of learning.
+
+    Args:
+      config: of the experiment; says first whether agents share initial weights.
+      case: what is averaged.
+      task: what each agent learns.
+      learner: how.
+      wiring: of the network.
+      shared_init: whether agents share initial weights if the config does not say.
+    """
+    if config.shared_init is not None:
+        shared_init = config.shared_init
+    sharing = compile_scheme(case.scheme, wiring, task)
+    algorithm = partial_rounds(
+        task,
+        learner,
+        samplers.cyclic_window(case.batch_size or config.batch_size),
+        sharing,
+        _averaging(config, len(case.scheme.networks)),
+        average_every=config.average_every,
+        drift_threshold=config.drift if case.drift is None else case.drift,
+        shared_init=shared_init,
+        score_before=config.score_before,
+        agent_loop=agent_loop(config, task),
+    )
+    on_own_tests = before_and_after(task, agent_loop(config, task))
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        return dict(on_own_tests(models, data)) | {
+            "norm": parameter_norm(models.reported.params),
+            "disagreement": disagreement(models.reported.params, sharing.plan),
+        }
+
+    return Program(algorithm, evaluate)
+
+
+def _averaging(config: AveragingConfig, num_agents: int) -> Averaging:
+    if config.averaging == "server":
+        return averaging.server(num_agents)
+    if config.averaging == "pairs":
+        return averaging.random_pairs(num_agents)
+    degree = config.degree or 4
+    generators.random_regular(num_agents, degree, seed=0)  # refuses what is impossible
+    return averaging.metropolis_gossip(
+        num_agents,
+        lambda rng: generators.random_regular(num_agents, degree, seed=rng),
+        rewire_every=config.rewire_every,
+    )

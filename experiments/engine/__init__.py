@@ -1,0 +1,1 @@
+"""How every experiment runs: config, jobs, runner, run folder, processes."""

@@ -1,0 +1,131 @@
+"""How an experiment starts and ends: `python -m experiments.NAME`.
+
+Bad input ends the program with exit status 2 and one sentence on standard error.
+"""
+
+import dataclasses
+import logging as stdlib_logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, NoReturn
+
+import jax
+from absl import app, logging
+
+from experiments.engine import config as configs
+from experiments.engine import processes, runner
+from experiments.engine.config import Common, ConfigType
+from experiments.engine.jobs import Job, Measurement
+from experiments.engine.processes import Seat
+from p2pjax import sharding
+from p2pjax.types import InputError
+
+HELP = frozenset(("--help", "--helpshort", "--helpfull", "-h", "-help", "-helpshort"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(Generic[ConfigType]):
+    """What distinguishes one experiment from another."""
+
+    name: str  # of its package
+    config: type[ConfigType]
+    make_jobs: Callable[[ConfigType], Sequence[Job] | Sequence[Measurement]]
+    report: Callable[[ConfigType, Path], None]  # of a finished run: figures, tables
+    summary: tuple[str, ...] = ("accuracy", "loss", "messages", "bytes")  # of metrics
+    # what has to be settled before jobs can be made
+    prepare: Callable[[ConfigType], ConfigType] = lambda config: config
+    takes_processes: bool = True  # whether several can run it together
+
+
+def main(experiment: Experiment) -> None:
+    """Reads the command line and runs an experiment."""
+    arguments = sys.argv[1:]
+    if HELP.intersection(arguments):
+        print(sys.modules["__main__"].__doc__)
+        print(configs.describe(experiment.config))
+        return
+    # Libraries below us log every step of theirs; ours are few and should be seen.
+    stdlib_logging.getLogger("jax").setLevel("WARNING")
+    logging.get_absl_handler().addFilter(
+        lambda record: (
+            record.levelno > stdlib_logging.INFO or "orbax" not in record.pathname
+        )
+    )
+    app.run(lambda _: guarded(lambda: start(experiment, arguments)), sys.argv[:1])
+
+
+def start(experiment: Experiment, arguments: Sequence[str]) -> None:
+    """Runs an experiment with these flags, alone or as one of several processes."""
+    config = configs.parse(experiment.config, arguments)
+    logging.set_verbosity(config.verbosity)
+    seat = processes.seat(
+        config.num_processes, config.process_id, config.coordinator, config.cluster
+    )
+    num_devices = (config.num_devices or 0) // (config.num_processes or 1)
+    sharding.use_cpu_devices(num_devices or num_cores())
+    if seat is None:
+        run(experiment, config)
+    else:
+        _start_with_others(experiment, config, seat)
+
+
+def _start_with_others(experiment: Experiment, config: Common, seat: Seat) -> None:
+    if config.workdir is None:
+        raise InputError(
+            "Need --workdir for several processes, got none: name a folder that all of "
+            "them can reach."
+        )
+    if (config.runs_at_once or 1) > 1:
+        raise InputError(
+            f"Need --runs_at_once=1 for several processes, got {config.runs_at_once}: "
+            "only one process can train runs side by side."
+        )
+    when_lost = (
+        "Stopped, because another process of this run has stopped: start all of them "
+        f"again, with --resume where {config.workdir} has checkpoints."
+    )
+    processes.join(seat, when_lost)
+    processes.run(lambda: guarded(lambda: run(experiment, config)), when_lost)
+
+
+def run(experiment: Experiment[ConfigType], config: ConfigType) -> Path:
+    """Runs an experiment in this process and returns the run folder."""
+    if not experiment.takes_processes:
+        processes.check_alone(experiment.name)
+    config = experiment.prepare(settle(config))
+    jobs = experiment.make_jobs(config)
+    folder = runner.run_jobs(config, experiment.name, jobs, experiment.summary)
+    experiment.report(config, folder)
+    return folder
+
+
+def settle(config: ConfigType) -> ConfigType:
+    """Decides what was left to the machine, so that run.flags has it."""
+    num_devices = config.num_devices or jax.device_count()
+    at_once = config.runs_at_once
+    is_alone = jax.process_count() == 1
+    if at_once is None and (jax.default_backend() == "cpu" or not is_alone):
+        at_once = 1
+    return dataclasses.replace(config, num_devices=num_devices, runs_at_once=at_once)
+
+
+def num_cores() -> int:
+    """That this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def guarded(main: Callable[[], object]) -> None:
+    """Runs a program; input it cannot use becomes a sentence and status 2."""
+    try:
+        main()
+    except InputError as error:
+        _refuse(str(error))
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(" ".join(reason.split()), file=sys.stderr)
+    sys.exit(2)

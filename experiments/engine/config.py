@@ -1,0 +1,289 @@
+"""The settings of a run: a frozen object, made from the flags when a program starts.
+
+A config is a frozen dataclass. Each of its fields is a flag of the same name, made by
+one of the functions of `fields`, which check every value that is given. Nothing else in
+experiments knows flags, and nothing changes a config: what a run settles later, such as
+how many runs go side by side, is in a new one.
+
+    @dataclasses.dataclass(frozen=True)
+    class Config(Common):
+        study: str = choice("level", ("level", "peers"), "What is compared.")
+        levels: tuple[int, ...] = integers((0, 80), "In percent.", at_least=0)
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from absl import flags
+
+from experiments.engine.fields import (
+    DATA,
+    MACHINE,
+    PROCESSES,
+    RESULTS,
+    TOPICS,
+    TRAINING,
+    integer,
+    number,
+    switch,
+    text,
+)
+from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import fastest_agent_loop
+from p2pjax.types import InputError
+
+# How a run is started, not what it is: these are not in run.flags.
+OF_A_START = frozenset(
+    ("cluster", "coordinator", "num_processes", "process_id", "resume", "workdir")
+)
+
+
+class _Kind(flags.ArgumentParser):
+    """How a flag is read from text, and written."""
+
+    def __init__(self, read: Callable[[Any], Any], write: Callable[[Any], str]):
+        self._read = read
+        self.write = write
+
+    def parse(self, argument: Any) -> Any:
+        return self._read(argument)
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """What every experiment has."""
+
+    workdir: str | None = text(
+        None,
+        "Folder for the results; runs/<experiment>-<time> if not given.",
+        topic=RESULTS,
+    )
+    data_dir: str | None = text(
+        None,
+        "Folder or file that holds the data set (see data/README.md).",
+        topic=DATA,
+    )
+    seed: int = integer(
+        0,
+        "Seed of everything that is random.",
+        at_least=0,
+        at_most=2**31 - 1,
+        topic=TRAINING,
+    )
+    num_runs: int = integer(
+        1,
+        "Repetitions with other splits and initial weights.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    first_run: int = integer(
+        0,
+        "Number of the first of these runs: a long study can be run in parts, "
+        "which `python -m experiments.keep` puts together.",
+        at_least=0,
+        at_most=10**6,
+        topic=TRAINING,
+    )
+    num_rounds: int = integer(
+        200,
+        "Rounds of a run: mini-batches, network epochs in next_word, refinements of "
+        "every client in virtual.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    eval_every: int = integer(
+        10, "Rounds between two evaluations.", at_least=1, topic=RESULTS
+    )
+    batch_size: int = integer(
+        50, "Examples of a mini-batch.", at_least=1, topic=TRAINING
+    )
+    learning_rate: float | None = number(
+        None,
+        "Step size of the optimizer; the paper's if not given.",
+        above=0,
+        topic=TRAINING,
+    )
+    degree: int | None = integer(
+        None,
+        "Agents that each agent receives from in a random graph; 4 in studies of "
+        "partial averaging and 3 in those of protocols if not given.",
+        at_least=1,
+    )
+    checkpoint_every: int = integer(
+        1000,
+        "Rounds between two checkpoints; one more is written where a run ends.",
+        at_least=1,
+        topic=RESULTS,
+    )
+    resume: bool = switch(
+        False,
+        "Go on with the run in --workdir from its last checkpoint.",
+        topic=RESULTS,
+    )
+    tensorboard: bool = switch(
+        False,
+        "Also write TensorBoard files, to WORKDIR/tensorboard.",
+        topic=RESULTS,
+    )
+    wandb: bool = switch(
+        False,
+        "Also write runs of Weights & Biases, to WORKDIR/wandb; they are sent nowhere "
+        "unless the environment has WANDB_MODE=online.",
+        topic=RESULTS,
+    )
+    agent_loop: int | None = integer(
+        None,
+        "How many agents train side by side: 1 one after the other in place, c chunks "
+        "of c, 0 all in one batch; what suits the network and the machine if not "
+        "given.",
+        at_least=0,
+        topic=MACHINE,
+    )
+    runs_at_once: int | None = integer(
+        None,
+        "How many runs of a scheme train side by side in one program, as long as they "
+        "fit into memory; if not given, 1 on CPUs, where more help the smallest "
+        "networks only, and as many as fit on accelerators.",
+        at_least=1,
+        topic=MACHINE,
+    )
+    num_devices: int | None = integer(
+        None,
+        "Devices the agents are spread over, those of all processes together; if not "
+        "given, all accelerators, or a virtual device per CPU core.",
+        at_least=1,
+        topic=MACHINE,
+    )
+    num_processes: int | None = integer(
+        None,
+        "Processes that run the experiment together: start each with the same flags "
+        "but for --process_id. Needs --coordinator, and a --workdir that all can "
+        "reach.",
+        at_least=2,
+        topic=PROCESSES,
+    )
+    process_id: int | None = integer(
+        None, "Which of the processes this is, from 0.", at_least=0, topic=PROCESSES
+    )
+    coordinator: str | None = text(
+        None, "Address of process 0, as in localhost:1234.", topic=PROCESSES
+    )
+    cluster: bool = switch(
+        False,
+        "Let JAX find num_processes, process_id and coordinator: under Slurm, Open "
+        "MPI, on TPU pods.",
+        topic=PROCESSES,
+    )
+    verbosity: int = integer(
+        0,
+        "How much is said: -1 warnings only, 0 progress too, 1 all.",
+        at_least=-2,
+        at_most=1,
+        topic=RESULTS,
+    )
+
+    @property
+    def runs(self) -> range:
+        """Numbers of the runs."""
+        return range(self.first_run, self.first_run + self.num_runs)
+
+
+ConfigType = TypeVar("ConfigType", bound=Common)
+
+
+def rate(config: Common, default: float) -> float:
+    """The learning rate that is given, or the experiment's own."""
+    return default if config.learning_rate is None else config.learning_rate
+
+
+def agent_loop(config: Common, task: Task | None = None) -> int:
+    """How many agents train side by side: as given, or what suits the network."""
+    if config.agent_loop is not None:
+        return config.agent_loop
+    return fastest_agent_loop(task)
+
+
+def define(kind: type[Common]) -> flags.FlagValues:
+    """The flags of a config, in a set of their own."""
+    defined = flags.FlagValues()
+    for field in dataclasses.fields(kind):
+        help_text, read = field.metadata["help"], field.metadata["read"]
+        if read is None:
+            flags.DEFINE_boolean(
+                field.name, field.default, help_text, flag_values=defined
+            )
+        else:
+            flags.DEFINE(
+                _Kind(read, field.metadata["write"]),
+                field.name,
+                field.default,
+                help_text,
+                flag_values=defined,
+            )
+    return defined
+
+
+def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:
+    """The config that a command line gives.
+
+    Args:
+      kind: of config.
+      arguments: flags such as `--seed=1`, and `--flagfile=FILE` for those of a file.
+
+    Raises:
+      InputError: something is not a flag, or has a value that cannot be used.
+    """
+    defined = define(kind)
+    try:
+        rest = defined(["", *arguments])
+    except flags.Error as error:
+        raise InputError(str(error)) from error
+    if len(rest) > 1:
+        raise InputError(f"Need flags such as --seed=1 only, got '{rest[1]}'.")
+    values = {field.name: defined[field.name].value for field in _fields(kind)}
+    return kind(**values)
+
+
+def as_flags(config: Common) -> str:
+    """A flagfile that gives the config again, but for how the run was started."""
+    lines = []
+    for field in sorted(_fields(type(config)), key=lambda field: field.name):
+        value = getattr(config, field.name)
+        if value is None or field.name in OF_A_START or field.name == "verbosity":
+            continue
+        if field.metadata["read"] is None:
+            lines.append(f"--{'' if value else 'no'}{field.name}\n")
+        else:
+            lines.append(f"--{field.name}={field.metadata['write'](value)}\n")
+    return "".join(lines)
+
+
+def describe(kind: type[Common]) -> str:
+    """All flags with what they mean, by topic, what is special about `kind` first."""
+    common = {field.name for field in _fields(Common)}
+    parts = []
+    for topic in TOPICS:
+        own = [field for field in _fields(kind) if field.metadata["topic"] == topic]
+        own.sort(key=lambda field: field.name in common)
+        if own:
+            parts.append(f"{topic}:")
+            parts += [_describe_one(field) for field in own]
+            parts.append("")
+    return "\n".join(parts)
+
+
+def _describe_one(field: dataclasses.Field) -> str:
+    name, default = field.name, field.default
+    if field.metadata["read"] is None:
+        name = f"[no]{name}"
+    said = field.metadata["help"]
+    if default is not None and default is not False:
+        said += f" [{field.metadata['write'](default)}]"
+    return flags.text_wrap(
+        f"--{name}: {said}", 88, indent="      ", firstline_indent="  "
+    )
+
+
+def _fields(kind: type[Common]) -> tuple[dataclasses.Field, ...]:
+    return dataclasses.fields(kind)

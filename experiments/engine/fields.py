@@ -1,0 +1,259 @@
+"""Kinds of settings: fields of a config that are read from flags and checked.
+
+Every kind refuses what it cannot be: numbers are finite and in their range, words are
+among those that are known.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+STUDY = "What is studied"
+DATA = "Data"
+TRAINING = "Training"
+RESULTS = "Results"
+MACHINE = "Machine"
+PROCESSES = "Several processes"
+TOPICS = (STUDY, DATA, TRAINING, RESULTS, MACHINE, PROCESSES)
+
+
+def _field(
+    default: Any,
+    help_text: str,
+    topic: str,
+    read: Callable[[Any], Any] | None,
+    write: Callable[[Any], str] = str,
+) -> Any:
+    metadata = {"help": help_text, "topic": topic, "read": read, "write": write}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def integer(
+    default: int | None,
+    help_text: str,
+    *,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    topic: str = STUDY,
+) -> Any:
+    """A whole number.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      at_least: smallest value that is taken.
+      at_most: largest value that is taken.
+      topic: under which the help lists it.
+    """
+    check = _integer_in(at_least, at_most)
+    return _field(default, help_text, topic, check)
+
+
+def integers(
+    default: Sequence[int] | None,
+    help_text: str,
+    *,
+    at_least: int = 0,
+    topic: str = STUDY,
+) -> Any:
+    """Whole numbers joined by commas; repeated ones count once.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      at_least: smallest value that is taken.
+      topic: under which the help lists it.
+    """
+    one = _integer_in(at_least, None)
+
+    def read(value: Any) -> tuple[int, ...]:
+        fields = _split(value)
+        if not fields:
+            raise ValueError("need whole numbers joined by commas, got none")
+        return tuple(dict.fromkeys(map(one, fields)))
+
+    value = None if default is None else tuple(default)
+    return _field(value, help_text, topic, read, _joined)
+
+
+def number(
+    default: float | None,
+    help_text: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    topic: str = STUDY,
+) -> Any:
+    """A finite number.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      above: values that are taken are larger.
+      at_least: smallest value that is taken.
+      below: values that are taken are smaller.
+      at_most: largest value that is taken.
+      topic: under which the help lists it.
+    """
+    check = _number_in(above, at_least, below, at_most)
+    return _field(default, help_text, topic, check, repr)
+
+
+def numbers(
+    default: Sequence[float] | None,
+    help_text: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    topic: str = STUDY,
+) -> Any:
+    """Finite numbers joined by commas; repeated ones count once.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      above: values that are taken are larger.
+      at_least: smallest value that is taken.
+      topic: under which the help lists it.
+    """
+    one = _number_in(above, at_least, None, None)
+
+    def read(value: Any) -> tuple[float, ...]:
+        fields = _split(value)
+        if not fields:
+            raise ValueError("need numbers joined by commas, got none")
+        return tuple(dict.fromkeys(map(one, fields)))
+
+    value = None if default is None else tuple(default)
+    return _field(
+        value, help_text, topic, read, lambda value: ",".join(map(repr, value))
+    )
+
+
+def text(default: str | None, help_text: str, *, topic: str = STUDY) -> Any:
+    """Any text.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      topic: under which the help lists it.
+    """
+    return _field(default, help_text, topic, str)
+
+
+def choice(
+    default: str | None, values: Sequence[str], help_text: str, *, topic: str = STUDY
+) -> Any:
+    """One of a few words.
+
+    Args:
+      default: None where something else decides.
+      values: that are taken.
+      help_text: a sentence.
+      topic: under which the help lists it.
+    """
+    known = tuple(values)
+
+    def read(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"need one of {', '.join(known)}, got '{value}'")
+        return str(value)
+
+    return _field(default, f"{help_text} One of: {', '.join(known)}.", topic, read)
+
+
+def names(
+    default: Sequence[str] | None,
+    help_text: str,
+    *,
+    among: Sequence[str] | None = None,
+    topic: str = STUDY,
+) -> Any:
+    """Words joined by commas; repeated ones count once.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      among: the words that are taken; any if not given.
+      topic: under which the help lists it.
+    """
+
+    def read(value: Any) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(field for field in _split(value) if field))
+        if not found:
+            raise ValueError("need words joined by commas, got none")
+        unknown = [name for name in found if among is not None and name not in among]
+        if unknown:
+            raise ValueError(f"need {', '.join(among or ())}, got '{unknown[0]}'")
+        return found
+
+    value = None if default is None else tuple(default)
+    said = help_text if among is None else f"{help_text} Among: {', '.join(among)}."
+    return _field(value, said, topic, read, _joined)
+
+
+def switch(default: bool | None, help_text: str, *, topic: str = STUDY) -> Any:
+    """Yes or no: `--name` or `--noname`.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      topic: under which the help lists it.
+    """
+    return _field(default, help_text, topic, None)
+
+
+def _split(value: Any) -> list[str]:
+    if not isinstance(value, str):
+        return [str(item) for item in value]
+    return [field.strip() for field in value.split(",")] if value.strip() else []
+
+
+def _joined(value: Sequence[Any]) -> str:
+    return ",".join(map(str, value))
+
+
+def _integer_in(at_least: int | None, at_most: int | None) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        digits = str(value).strip()
+        if not (digits.isascii() and digits.removeprefix("-").isdigit()):
+            raise ValueError(f"need a whole number, got '{value}'")
+        if len(digits) > 18:
+            raise ValueError("need a whole number of at most 18 digits")
+        found = int(digits)
+        if at_least is not None and found < at_least:
+            raise ValueError(f"need {at_least} or more, got {found}")
+        if at_most is not None and found > at_most:
+            raise ValueError(f"need {at_most} or less, got {found}")
+        return found
+
+    return read
+
+
+def _number_in(
+    above: float | None,
+    at_least: float | None,
+    below: float | None,
+    at_most: float | None,
+) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        try:
+            found = float(value)
+        except ValueError as error:
+            raise ValueError(f"need a number, got '{value}'") from error
+        if not math.isfinite(found):
+            raise ValueError(f"need a finite number, got {found}")
+        if above is not None and not found > above:
+            raise ValueError(f"need more than {above:g}, got {found:g}")
+        if at_least is not None and found < at_least:
+            raise ValueError(f"need {at_least:g} or more, got {found:g}")
+        if below is not None and not found < below:
+            raise ValueError(f"need less than {below:g}, got {found:g}")
+        if at_most is not None and found > at_most:
+            raise ValueError(f"need {at_most:g} or less, got {found:g}")
+        return found
+
+    return read

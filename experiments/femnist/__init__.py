@@ -1,0 +1,1 @@
+"""Partial averaging on FEMNIST: one writer per agent."""
