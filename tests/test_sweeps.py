@@ -8,8 +8,8 @@ import pytest
 from settings import TINY
 from toy_jobs import SIZE, toy_jobs, toy_world
 
-from experiments import jobs as jobs_module
-from experiments import run_folder, runner
+from experiments.engine import jobs as jobs_module
+from experiments.engine import run_folder, runner
 from p2pjax.simulation._simulate import prepare, side_by_side
 
 # Two schemes of three runs, five evaluations each.
@@ -21,8 +21,10 @@ def run_toys(parse, tmp_path):
     """Runs jobs that are made of nothing; returns the run folder."""
 
     def run(*args, workdir="run", num_runs=3, **options):
-        parse(*ARGS, f"--workdir={tmp_path / workdir}", *args)
-        return runner.run_jobs("toys", toy_jobs(num_runs, **options), ("accuracy",))
+        folder = f"--workdir={tmp_path / workdir}"
+        config = parse(*ARGS, folder, f"--num_runs={num_runs}", *args)
+        jobs = toy_jobs(config, **options)
+        return runner.run_jobs(config, "toys", jobs, ("accuracy",))
 
     return run
 
@@ -114,16 +116,16 @@ def test_tables_of_different_shapes_go_one_by_one(run_toys):
         assert (alone / name).read_bytes() == (together / name).read_bytes()
 
 
-def test_batches():
-    jobs = toy_jobs(3)
+def test_batches(parse):
+    jobs = toy_jobs(parse("--num_runs=3"))
     found = [(g.start, g.stop) for g in jobs_module._groups(jobs, 2)]
     assert found == [(0, 2), (2, 3), (3, 5), (5, 6)]
     assert [len(group) for group in jobs_module._groups(jobs, 9)] == [3, 3]
     assert [len(group) for group in jobs_module._groups(jobs, 1)] == [1] * 6
 
 
-def test_side_by_side():
-    algorithm = toy_jobs(1)[0].algorithm
+def test_side_by_side(parse):
+    algorithm = toy_jobs(parse())[0].program.algorithm
     starts = [prepare(jax.random.key(s), algorithm, toy_world(s), 5) for s in (1, 2)]
     both = side_by_side(starts)
     assert both.key.shape == (2,)

@@ -16,7 +16,7 @@ from absl import app, logging
 
 from experiments.engine import config as configs
 from experiments.engine import processes, runner
-from experiments.engine.config import Common, ConfigType
+from experiments.engine.config import Common, ConfigType, Options
 from experiments.engine.jobs import Job, Measurement
 from experiments.engine.processes import Seat
 from p2pjax import sharding
@@ -54,6 +54,23 @@ def main(experiment: Experiment) -> None:
         )
     )
     app.run(lambda _: guarded(lambda: start(experiment, arguments)), sys.argv[:1])
+
+
+def tool(kind: type[Options], run: Callable[[Options, list[str]], object]) -> None:
+    """Reads the command line of a program that trains nothing, and runs it.
+
+    Args:
+      kind: its options, a dataclass of fields.
+      run: takes them, and what of the command line is no flag.
+    """
+    arguments = sys.argv[1:]
+    if HELP.intersection(arguments):
+        print(sys.modules["__main__"].__doc__)
+        print(configs.describe(kind))
+        return
+    app.run(
+        lambda _: guarded(lambda: run(*configs.read(kind, arguments))), sys.argv[:1]
+    )
 
 
 def start(experiment: Experiment, arguments: Sequence[str]) -> None:
