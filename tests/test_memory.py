@@ -177,7 +177,7 @@ def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
     need = MemoryEstimate(10, 10, 10, 20)
     monkeypatch.setattr(memory_estimate, "estimate", lambda *args: need)
     monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
-    monkeypatch.setattr(runner.run_folder, "summarize", lambda *args: None)
+    monkeypatch.setattr(runner, "summarize", lambda *args: None)
     for free, expected in ((50, 1), (200, 3), (10**6, 9), (None, 1)):
         monkeypatch.setattr(memory_estimate, "available_memory", lambda free=free: free)
         run_toys(f"--workdir={tmp_path / str(free)}", "--num_devices=1", "--num_runs=9")

@@ -22,6 +22,15 @@ from experiments.engine.processes import Seat
 from p2pjax import sharding
 from p2pjax.types import InputError
 
+SUMMARY = (
+    "accuracy",
+    "accuracy_before",
+    "accuracy_after",
+    "loss",
+    "messages",
+    "bytes",
+    "majority",
+)
 HELP = frozenset(("--help", "--helpshort", "--helpfull", "-h", "-help", "-helpshort"))
 
 
@@ -33,7 +42,7 @@ class Experiment(Generic[ConfigType]):
     config: type[ConfigType]
     make_jobs: Callable[[ConfigType], Sequence[Job] | Sequence[Measurement]]
     report: Callable[[ConfigType, Path], None]  # of a finished run: figures, tables
-    summary: tuple[str, ...] = ("accuracy", "loss", "messages", "bytes")  # of metrics
+    summary: tuple[str, ...] = SUMMARY  # metrics of summary.json
     # what has to be settled before jobs can be made
     prepare: Callable[[ConfigType], ConfigType] = lambda config: config
     takes_processes: bool = True  # whether several can run it together

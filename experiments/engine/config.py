@@ -116,6 +116,14 @@ class Common:
         at_least=1,
         topic=RESULTS,
     )
+    target_accuracy: float | None = number(
+        None,
+        "Accuracy for which the summary says how many rounds, examples, messages and "
+        "bytes it took.",
+        above=0,
+        at_most=1,
+        topic=RESULTS,
+    )
     resume: bool = switch(
         False,
         "Go on with the run in --workdir from its last checkpoint.",

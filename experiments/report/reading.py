@@ -164,7 +164,9 @@ def _cases(rows: list[Row], links: list[Row], is_finished: bool) -> list[SchemeR
         kept = [r for r in finals if is_finished or r["round"] == last_round]
         ended = {row["run"]: row["found"] for row in exchanges.get(group, [])}
         found = list(ended.values())
-        cases.append(SchemeRows(same[0]["scheme"], same[0]["setting"], same, kept, found))
+        cases.append(
+            SchemeRows(same[0]["scheme"], same[0]["setting"], same, kept, found)
+        )
     return cases
 
 
