@@ -150,6 +150,9 @@ def guarded(main: Callable[[], object]) -> None:
         main()
     except InputError as error:
         _refuse(str(error))
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _refuse(reason: str) -> NoReturn:
