@@ -35,7 +35,8 @@ def fisher(task: Task, chunk: int = 32) -> Curvature:
       >>> linear = pj.Network(lambda key: jnp.zeros((1, 2)), lambda w, x: x @ w)
       >>> task, key = pj.classification(linear, (1,)), jax.random.key(0)
       >>> examples = {"x": jnp.ones((3, 1)), "y": jnp.array([0, 1, 1])}
-      >>> fisher(task)(key, task.init(key), examples, jnp.int32(3)).tolist()
+      >>> curvature = jax.jit(fisher(task))  # of the one agent that has these examples
+      >>> curvature(key, task.init(key), examples, jnp.int32(3)).tolist()
       [[0.25, 0.25]]
     """
     _check_chunk(chunk)
@@ -86,7 +87,8 @@ def hessian(task: Task, chunk: int = 32) -> Curvature:
       >>> linear = pj.Network(lambda key: jnp.zeros((1, 2)), lambda w, x: x @ w)
       >>> task, key = pj.classification(linear, (1,)), jax.random.key(0)
       >>> examples = {"x": jnp.ones((3, 1)), "y": jnp.array([0, 1, 1])}
-      >>> hessian(task)(key, task.init(key), examples, jnp.int32(3)).tolist()
+      >>> curvature = jax.jit(hessian(task))  # of the one agent that has these examples
+      >>> curvature(key, task.init(key), examples, jnp.int32(3)).tolist()
       [[0.25, 0.25]]
     """
     _check_chunk(chunk)
