@@ -23,9 +23,9 @@ def associative(num_visible: int, num_hidden: int, threshold: float = 0.5) -> Ta
 
     Example:
       >>> task = associative(num_visible=6, num_hidden=8)
-      >>> model = task.init(jax.random.key(0))
-      >>> jax.tree.map(jnp.shape, model.params)["to_hidden"]
-      {'kernel': (6, 8)}
+      >>> links = jax.eval_shape(task.init, jax.random.key(0)).params
+      >>> {name: both["kernel"].shape for name, both in links.items()}
+      {'to_hidden': (6, 8), 'to_visible': (8, 6)}
     """
     if num_visible < 1 or num_hidden < 1:
         raise InputError(
