@@ -117,6 +117,7 @@ def mnist(
 ) -> FederatedData:
     """MNIST, 70000 handwritten digits of 28 x 28 pixels, from its published files.
 
+    LeCun et al. (1998), https://doi.org/10.1109/5.726791.
     `pj.datasets.mnist("data/mnist", num_agents=100, split=pj.split.pathological())`.
 
     Args:
@@ -320,6 +321,13 @@ def npz(
         archive's own split or, where it has none, is 0.2.
       valid_fraction: part of each agent's examples that is held out for validation.
       seed: of all that is random.
+
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:  # 3 users of 10 examples each
+    ...     path, user = os.path.join(folder, "mine.npz"), np.repeat([0, 1, 2], 10)
+    ...     np.savez(path, x=np.ones((30, 5)), y=np.arange(30) % 2, user=user)
+    ...     npz(path).train.examples["x"].shape
+    (3, 8, 5)
     """
     from p2pjax.datasets.loaders import npz as loader
 
