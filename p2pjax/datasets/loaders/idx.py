@@ -1,18 +1,14 @@
 """Reads idx files, the format that MNIST is published in, plain or gzipped."""
 
-import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 
-from p2pjax.datasets.loaders.files import read_start, require_file, unreadable
+from p2pjax.datasets.loaders.files import require_file
+from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.types import InputError
-
-GZIP_START = b"\x1f\x8b"
-
 
 UNSIGNED_BYTES = 0x08  # the type code that MNIST uses
 
@@ -34,7 +30,7 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
         InputError: missing, empty, cut off, or another format.
     """
     content = f"an idx{ndim} file of unsigned bytes"
-    raw = _read_bytes(require_file(path, content), content)
+    raw = read_unpacked(require_file(path, content), content)
     magic = bytes((0, 0, UNSIGNED_BYTES, ndim))
     if raw[:4] != magic:
         raise InputError(
@@ -57,12 +53,3 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
             f"{found}, it is {trouble}: get it again"
         )
     return np.frombuffer(raw, np.uint8, offset=header_size).reshape(shape)
-
-
-def _read_bytes(path: Path, content: str) -> bytes:
-    is_gzip = read_start(path, len(GZIP_START)) == GZIP_START
-    try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if is_gzip else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, content, error) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pjax.datasets.loaders import packed
 from p2pjax.datasets.loaders.arrays import (
     INT32_LIMIT,
     as_labels,
@@ -109,6 +110,11 @@ def read_arrays(
                     f"add {', '.join(missing)} with numpy.savez"
                 )
             wanted = (*required, *(name for name in optional if name in archive.files))
+            sizes = {
+                info.filename.removesuffix(".npy"): info.file_size
+                for info in archive.zip.infolist()
+            }
+            packed.check_size(path, sum(sizes[name] for name in wanted), content)
             arrays = {name: archive[name] for name in wanted}
     except InputError:
         raise

@@ -3,9 +3,7 @@
 McMahan et al. (2017), arXiv:1602.05629; the snippets of TensorFlow Federated.
 """
 
-import gzip
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from p2pjax.datasets.loaders.files import (
     require_file,
     unreadable,
 )
+from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.datasets.loaders.stackoverflow import read_texts
 from p2pjax.datasets.loaders.text import Documents
 from p2pjax.types import InputError
@@ -105,11 +104,10 @@ def read_json(path: Path, content: str) -> Any:
         path: the file.
         content: what it should hold, for the message.
     """
-    packed = read_start(require_file(path, content), 2) == b"\x1f\x8b"
+    raw = read_unpacked(require_file(path, content), content)
     try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if packed else raw)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise unreadable(path, content, error) from error
 
 
