@@ -35,7 +35,8 @@ def federate(
     Args:
       x: inputs `[E, ...]` as numbers, images `[E, H, W, C]`. Bytes (uint8) are pixels
         and stay bytes; other floats and booleans become float32, whole numbers int32.
-      y: the class of each example `[E]`, whole numbers from 0, or booleans.
+      y: the class of each example `[E]`, whole numbers from 0, booleans, or names,
+        which are numbered in sorted order: `np.unique(y)` has them.
       users: who produced each example `[E]`, whole numbers or names.
       num_agents: N; None makes each user an agent.
       split: one of `pj.split`; None is `split.by_user()`.

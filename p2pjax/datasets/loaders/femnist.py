@@ -6,7 +6,13 @@ from string import ascii_lowercase, ascii_uppercase, digits
 import numpy as np
 
 from p2pjax.datasets.loaders import femnist_hdf5, leaf, tff
-from p2pjax.datasets.loaders.arrays import as_images, as_labels, as_users, check_lengths
+from p2pjax.datasets.loaders.arrays import (
+    as_images,
+    as_labels,
+    as_users,
+    check_lengths,
+    number_names,
+)
 from p2pjax.datasets.loaders.client_sqlite import SQLITE_STARTS, find_database
 from p2pjax.datasets.loaders.files import not_found, read_start, require_file
 from p2pjax.datasets.loaders.leaf import File
@@ -163,7 +169,8 @@ def _load_npz(path: Path) -> Examples:
     arrays = read_arrays(path, ("x", "y", "user"))
     x = as_images(arrays["x"], str(path))
     y = as_labels(arrays["y"], len(CLASSES), str(path))
-    user = as_users(arrays["user"], str(path))
+    user = number_names(arrays["user"], str(path), "user")
+    user = as_users(user, str(path))
     check_lengths(str(path), x=x, y=y, user=user)
     return Examples(x, y, user, len(CLASSES))
 
