@@ -1,23 +1,11 @@
 """Folders of idx files: MNIST's names and EMNIST's."""
 
-import gzip
-
 import numpy as np
 import pytest
-from test_data_mnist import NAMES, idx_bytes, tiny
+from idx_files import NAMES, tiny, write
 
 from p2pjax.datasets.loaders import idx
 from p2pjax.types import InputError
-
-
-def write(folder, prefix="", packed=False, test="t10k", **changes):
-    folder.mkdir(exist_ok=True)
-    for key, array in {**tiny(), **changes}.items():
-        name = prefix + NAMES[key].replace("t10k", test)
-        raw = idx_bytes(array)
-        path = folder / (f"{name}.gz" if packed else name)
-        path.write_bytes(gzip.compress(raw) if packed else raw)
-    return folder
 
 
 @pytest.mark.parametrize("packed", [False, True])

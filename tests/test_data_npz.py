@@ -87,10 +87,10 @@ def test_users_may_be_left_out_where_they_are_not_needed(tmp_path):
     path = write(tmp_path, user=None)
     with pytest.raises(InputError, match="has only x, y: add user"):
         npz.load(path)
-    examples = npz.load(path, needs_users=False)
+    examples = npz.load_users_optional(path)
     np.testing.assert_array_equal(examples.user, [0, 0, 0])
     assert examples.user.dtype == np.int32
-    own = npz.load(write(tmp_path), needs_users=False)
+    own = npz.load_users_optional(write(tmp_path))
     np.testing.assert_array_equal(own.user, [5, 5, 7])
 
 

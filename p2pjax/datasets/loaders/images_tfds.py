@@ -77,7 +77,7 @@ def _check_features(
     """The shape of all images, and the number of classes."""
     features = dict(builder.info.features.items())
     image, label = features.get("image"), features.get("label")
-    shape = getattr(image, "shape", None) or ()
+    shape: Any = getattr(image, "shape", None) or ()
     num_classes = getattr(label, "num_classes", None)
     wanted = "" if image_shape is None else f" {list(image_shape)}"
     is_bytes = getattr(image, "np_dtype", None) == np.uint8

@@ -35,7 +35,7 @@ BAD_ARCHIVE = (
 )
 
 
-def load(path: str | Path, *, needs_users: bool = True) -> Examples:
+def load(path: str | Path) -> Examples:
     """Loads x, y, user and, where present, split and num_classes.
 
     Args:
@@ -47,8 +47,6 @@ def load(path: str | Path, *, needs_users: bool = True) -> Examples:
             user: whole numbers [E] from 0, or names, numbered in sorted order;
             split: optional [E], 0 / 1, booleans or "train" / "test";
             num_classes: optional, y.max() + 1 unless given.
-        needs_users: whether user must be there; if it is not, all examples are of
-            user 0.
 
     Returns:
         The examples; `is_test` is set where there is a split.
@@ -56,8 +54,15 @@ def load(path: str | Path, *, needs_users: bool = True) -> Examples:
     Raises:
         InputError: the file or an array cannot be used.
     """
-    path = Path(path)
-    required = ("x", "y", "user") if needs_users else ("x", "y")
+    return _load(Path(path), ("x", "y", "user"))
+
+
+def load_users_optional(path: str | Path) -> Examples:
+    """As `load`, but where the archive has no user all examples are of user 0."""
+    return _load(Path(path), ("x", "y"))
+
+
+def _load(path: Path, required: Sequence[str]) -> Examples:
     arrays = read_arrays(path, required, ("user", "split", "num_classes"))
     source = str(path)
     x = _as_inputs(arrays["x"], source)
