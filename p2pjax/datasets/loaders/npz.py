@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pjax.datasets.loaders import packed
 from p2pjax.datasets.loaders.arrays import (
     INT32_LIMIT,
     as_labels,
     as_users,
     check_lengths,
     finite_floats,
+    number_names,
 )
 from p2pjax.datasets.loaders.files import read_start, require_file, unreadable
 from p2pjax.datasets.stacking import Examples
@@ -40,8 +42,9 @@ def load(path: str | Path) -> Examples:
         path: an npz archive with
             x: numbers [E, ...]; uint8 (pixels) and float32 are kept as they are, other
                 floats and booleans become float32, other whole numbers int32;
-            y: whole numbers [E] from 0;
-            user: whole numbers [E] from 0;
+            y: whole numbers [E] from 0, or names of classes, which are numbered in
+                sorted order (`np.unique(y)` has them);
+            user: whole numbers [E] from 0, or names, numbered in sorted order;
             split: optional [E], 0 / 1, booleans or "train" / "test";
             num_classes: optional, y.max() + 1 unless given.
 
@@ -51,12 +54,23 @@ def load(path: str | Path) -> Examples:
     Raises:
         InputError: the file or an array cannot be used.
     """
-    path = Path(path)
-    arrays = read_arrays(path, ("x", "y", "user"), ("split", "num_classes"))
+    return _load(Path(path), ("x", "y", "user"))
+
+
+def load_users_optional(path: str | Path) -> Examples:
+    """As `load`, but where the archive has no user all examples are of user 0."""
+    return _load(Path(path), ("x", "y"))
+
+
+def _load(path: Path, required: Sequence[str]) -> Examples:
+    arrays = read_arrays(path, required, ("user", "split", "num_classes"))
     source = str(path)
     x = _as_inputs(arrays["x"], source)
-    y = as_labels(arrays["y"], INT32_LIMIT - 1, source)
-    user = as_users(arrays["user"], source)
+    y = as_labels(number_names(arrays["y"], source, "y"), INT32_LIMIT - 1, source)
+    if "user" in arrays:
+        user = as_users(number_names(arrays["user"], source, "user"), source)
+    else:
+        user = np.zeros_like(y)
     check_lengths(source, x=x, y=y, user=user)
     num_classes = int(y.max()) + 1
     if "num_classes" in arrays:
@@ -108,7 +122,13 @@ def read_arrays(
                     f"{', '.join(archive.files) or 'nothing'}: "
                     f"add {', '.join(missing)} with numpy.savez"
                 )
-            wanted = (*required, *(name for name in optional if name in archive.files))
+            there = [name for name in optional if name in archive.files]
+            wanted = list(dict.fromkeys((*required, *there)))
+            sizes = {
+                info.filename.removesuffix(".npy"): info.file_size
+                for info in archive.zip.infolist()
+            }
+            packed.check_size(path, sum(sizes[name] for name in wanted), content)
             arrays = {name: archive[name] for name in wanted}
     except InputError:
         raise
