@@ -396,6 +396,9 @@ class TestEveryMethod:
             row["scheme"]: sum(number for *_, number in row["merged"]) / 8
             for row in run_folder.read(folder, "links.jsonl")
         }
+        compared = last["dac_probe"]["messages"] * predictions
+        expected = merged["dac_probe"] * size + compared
+        assert numbers["dac_probe"] == pytest.approx(expected, rel=1e-6)
         # At most one of those averaged with in a round was not compared before.
         averaged, fetched = merged["panm_probe"], last["panm_probe"]["messages"]
         most = averaged * size + fetched * predictions
