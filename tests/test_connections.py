@@ -367,7 +367,14 @@ class TestEveryMethod:
 
     def test_on_images(self, run):
         methods = list(MODULES["connections"].METHODS)
-        folder = run(*TINY, f"--methods={','.join(methods)}", experiment="connections")
+        # A model has 610 numbers; predictions for 100 examples would have more.
+        probe_size, predictions = 20, 20 * 10
+        folder = run(
+            *TINY,
+            f"--probe_size={probe_size}",
+            f"--methods={','.join(methods)}",
+            experiment="connections",
+        )
         last = {row["scheme"]: row for row in run_folder.read(folder)}
         assert list(last) == methods
         assert np.isfinite([row["loss"] for row in last.values()]).all()
@@ -379,12 +386,24 @@ class TestEveryMethod:
         assert last["l2c"]["messages"] == 7 + 9 * 3
         assert last["diple"]["messages"] <= 6 * 30
         assert last["d_cliques"]["messages"] > 60
-        # What is compared by predictions is fetched with fewer numbers.
-        per_message = {
-            n: r["bytes"] / r["messages"] for n, r in last.items() if n != "local"
+        # With a model comes an update; predictions take no model, but to be averaged.
+        size = last["sparse"]["parameters"]
+        numbers = {name: row["bytes"] / 4 for name, row in last.items()}
+        for name in ("pens", "dac", "panm_loss"):
+            assert numbers[name] == last[name]["messages"] * size
+        assert numbers["panm_grad"] == last["panm_grad"]["messages"] * 2 * size
+        merged = {
+            row["scheme"]: sum(number for *_, number in row["merged"]) / 8
+            for row in run_folder.read(folder, "links.jsonl")
         }
-        assert per_message["panm_grad"] > 1.5 * per_message["pens"]
-        assert per_message["panm_probe"] < per_message["pens"]
+        compared = last["dac_probe"]["messages"] * predictions
+        expected = merged["dac_probe"] * size + compared
+        assert numbers["dac_probe"] == pytest.approx(expected, rel=1e-6)
+        # At most one of those averaged with in a round was not compared before.
+        averaged, fetched = merged["panm_probe"], last["panm_probe"]["messages"]
+        most = averaged * size + fetched * predictions
+        assert most - 10 * predictions <= numbers["panm_probe"] <= most
+        assert numbers["panm_probe"] < fetched * size
 
     def test_convolutions(self, run):
         """Methods that take gradients of their own."""

@@ -44,7 +44,8 @@ def dac(
       num_peers: models to fetch and average with.
       sharpness: softmax sharpness of the peer sampling.
       anneal: whether it begins at 1 and rises to its value in about twenty rounds.
-      similarity: `similarity.inverse_loss()` if None, or `agreement()`.
+      similarity: `similarity.inverse_loss()` if None, `agreement()` or
+        `update_cosine()`; what is negative counts as 0.
       probe: common examples, for `agreement()`.
       **options: see `PullOptions`.
 
