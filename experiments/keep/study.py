@@ -1,4 +1,4 @@
-"""A kept study: `run.flags`, `summary.json` and `runs.jsonl` of one or more run folders.
+"""A kept study: `run.flags`, `summary.json` and `runs.jsonl` of its run folders.
 
 `runs.jsonl` has a line per scheme, setting and run, with a list over the evaluations
 for `round` and for every scalar column, and the last evaluation's `agent_accuracy`.
