@@ -12,7 +12,8 @@ import numpy as np
 
 from experiments.claims import evidence, rule, training
 from experiments.claims.evidence import Sample, Study
-from experiments.claims.ledger import Budget, Claim, Ledger, Operand, Part
+from experiments.claims.ledger import Budget, Claim, Ledger, Part
+from experiments.claims.words import describe
 
 NAMES = (
     "supported",
@@ -125,7 +126,8 @@ def _tested(
             finding, (low, high) = finding._replace(mean=-finding.mean), (-high, -low)
         shift = part.value if part.relation == "number" else 0.0
         seen = [
-            f"{x + shift:{'' if shift else '+'}.4g}" for x in (finding.mean, low, high)
+            f"{x + shift:{'.4g' if shift else '+.3g'}}"
+            for x in (finding.mean, low, high)
         ]
         runs = f"{finding.num_runs} runs"
         text = f"{describe(part)}: {seen[0]} [{seen[1]}, {seen[2]}], {runs}"
@@ -205,62 +207,6 @@ _STATES = {
     "under-run": "under-run",
     "not run": "not run",
 }
-
-
-def describe(part: Part) -> str:
-    """A part in words."""
-    sign = {
-        "greater": ">",
-        "less": "<",
-        "equal": "~",
-        "number": "=",
-        "rises": "rises",
-        "falls": "falls",
-        "flat": "flat",
-    }[part.relation]
-    left = _side(part.left)
-    if part.relation == "number":
-        text = f"{left} = {part.value:g}"
-    elif part.over:
-        text = f"{left} {sign} over {part.over}"
-    else:
-        assert part.right is not None
-        text = f"{left} {sign} {_side(part.right)}"
-    where = [f"{key} {value}" for key, value in part.left.setting.items()]
-    if part.left.at != "last" and part.over != "round":
-        where.append(f"round {part.left.at}" if part.left.at != "best" else "top")
-    if part.left.metric != "accuracy":
-        where.append(part.left.metric)
-    if part.reading and part.reading not in where:
-        where.append(part.reading)
-    return text + (f" ({', '.join(where)})" if where else "")
-
-
-def _side(operand: Operand) -> str:
-    if operand.value is not None:
-        return f"{operand.value:g}"
-    names = operand.schemes
-    text = names[0]
-    if operand.pick != "only":
-        picked = {"best": "best of", "worst": "worst of", "which": "best level of"}
-        text = f"{picked[operand.pick]} {names[0]} to {names[-1]}"
-    if operand.agent is not None:
-        text += f" of agent {operand.agent}"
-    if operand.until is not None:
-        text += f" until {operand.until:g}"
-    if operand.minus is not None:
-        other = _side(operand.minus)
-        if other == text:  # the same scheme in another setting
-            where = operand.minus.setting.items() - operand.setting.items()
-            here = operand.setting.items() - operand.minus.setting.items()
-            moved = [f"{k} {v}" for k, v in (*where, *here)]
-            if operand.minus.at != operand.at:
-                moved = [f"round {operand.minus.at}", f"round {operand.at}"]
-            return f"change of {text} from {' to '.join(moved)}"
-        text = f"({text} - {other})"
-    if operand.ratio_to is not None:
-        text = f"{text} / {_side(operand.ratio_to)}"
-    return text
 
 
 def _hours(hours: float) -> str:
