@@ -348,6 +348,17 @@ class TestVerdicts:
         np.testing.assert_allclose(found.left, [0.3, 0.6])
         np.testing.assert_allclose(found.right, [2, 4])
 
+    def test_costs_until_the_best(self, tmp_path):
+        write_study(
+            tmp_path, {"x": [[0.1, 0.4, 0.3]], "y": [[0.1, 0.2, 0.3]]}, (1, 2, 3)
+        )
+        (tmp_path / "claims.toml").write_text(
+            STUDY + CLAIM + PART + 'metric = "round"\nat = "best"\n'
+        )
+        (claim,) = ledger.load(tmp_path / "claims.toml").claims
+        found = evidence.sample(evidence.load(tmp_path)["a.b"], claim.parts[0])
+        assert (found.left, found.right) == (2, 3)
+
     def test_trends_are_changes_over_the_range(self, tmp_path):
         curves = [[0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.2, 0.4], [0.0, 0.2, 0.2, 0.35]]
         write_study(tmp_path, {"x": curves})

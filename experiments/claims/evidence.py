@@ -17,6 +17,9 @@ Line = dict[str, Any]
 Group = dict[int, Line]  # lines of one scheme and setting, by run
 Values = dict[int, float]  # by run
 
+# What was spent until the best evaluation; other columns have a best of their own.
+UNTIL_BEST = ("round", "messages", "bytes", "bytes_down")
+
 
 class Study(NamedTuple):
     """A kept study."""
@@ -167,6 +170,8 @@ def _number(line: Line, operand: Operand) -> float | None:
     if operand.until is not None:
         reached = [i for i, a in enumerate(line["accuracy"]) if a >= operand.until]
         return curve[reached[0]] if reached else float("inf")
+    if operand.at == "best" and operand.metric in UNTIL_BEST:
+        return curve[int(np.argmax(line["accuracy"]))]
     if operand.at == "best":
         return max(point for point in curve if point is not None)
     if operand.at == "last":

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.claims.evidence import Group
+from experiments.claims.evidence import UNTIL_BEST, Group
 from experiments.claims.ledger import MARGIN, Budget, Operand
 from experiments.claims.rule import MIN_RUNS
 
-COUNTS = ("messages", "bytes", "bytes_down")  # exact, however short the training
+COUNTS = ("messages", "bytes", "bytes_down")  # exact, however short the training is
 SHARE = 1 / 5  # of the source's training, below which curves must have levelled off
 
 
@@ -30,7 +30,7 @@ def too_short(
     """
     if num_runs < MIN_RUNS:
         return f"{num_runs} of at least {MIN_RUNS} runs"
-    if operand.metric in COUNTS:
+    if operand.metric in COUNTS and operand.at != "best":
         return ""
     lines = [line for group in groups for line in group.values()]
     ran = min(line["round"][-1] for line in lines)
@@ -39,7 +39,8 @@ def too_short(
         ran = printed = operand.at
     if printed is not None and ran >= printed and budget.data >= 1:
         return ""
-    moves = [movement(group, operand.metric, ran) for group in groups]
+    metric = "accuracy" if operand.metric in UNTIL_BEST else operand.metric
+    moves = [movement(group, metric, ran) for group in groups]
     if any(move is None for move in moves):
         return f"{_share(ran, printed)}, and one evaluation does not show what moves"
     moved = max(abs(move) for move in moves if move is not None)
