@@ -8,35 +8,36 @@ import weakref
 
 import jax
 import numpy as np
-from absl import flags
 
 
 def main() -> None:
-    """Fails if arrays with everybody's images outlive the making of the cases."""
+    """Fails if arrays with all agents' images outlive the making of the cases."""
     port, number = map(int, sys.argv[1:])
     jax.distributed.initialize(f"localhost:{port}", 2, number)
 
-    from experiments import mnist  # which uses JAX
+    from experiments.engine import command, config  # which use JAX
+    from experiments.mnist import study
     from p2pjax.datasets import partition
     from p2pjax.datasets.stacking import Examples
 
-    flags.FLAGS(["mnist", "--num_runs=2", "--train_size=4", "--test_size=5"])
+    args = ["--num_runs=2", "--train_size=4", "--test_size=5"]
+    settled = command.settle(config.parse(study.Config, args))
     made = []
     iid_blocks = partition.iid_blocks
 
     def watched(*args, **options):
-        world = iid_blocks(*args, **options)
-        for split in (world.train, world.test):
+        data = iid_blocks(*args, **options)
+        for split in (data.train, data.test):
             made.append(weakref.ref(split.examples["x"]))
-        return world
+        return data
 
     partition.iid_blocks = watched
     y = np.tile(np.arange(10, dtype=np.int32), 40)
     x = np.zeros((400, 8, 8), np.uint8)
     made.append(weakref.ref(x))
-    cases = mnist.make_cases(Examples(x, y, np.zeros_like(y), 10))
+    cases = study.make_cases(settled, Examples(x, y, np.zeros_like(y), 10))
     del x
-    images = [case.make_world(1).train.examples["x"] for case in cases]
+    images = [case.make_data(1).train.examples["x"] for case in cases]
     assert all(x is images[0] for x in images)
     shapes = [shard.data.shape for shard in images[0].addressable_shards]
     assert shapes == [(8, 4, 8, 8)]  # of 16 agents

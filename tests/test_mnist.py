@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from settings import TINY_DIGITS
 
-from experiments import mnist_studies, run_folder
-from experiments.mnist_studies import Setup, cycle, swap
+from experiments.engine import run_folder
+from experiments.mnist import global_models, semi_local
+from experiments.mnist.labels import cycle, swap
 from p2pjax.datasets import partition
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import placement
@@ -18,20 +19,28 @@ CLASSIC = (784, 300, 100, 10)
 
 
 @pytest.fixture
-def setup():
-    """The paper's network and levels, tiny data."""
+def blocks():
+    """Of tiny data."""
     y = np.tile(np.arange(10), 40).astype(np.int32)
     x = np.arange(400, dtype=np.uint8)[:, None] % 250
     examples = Examples(x, y, np.zeros_like(y), 10)
 
-    def blocks(num_agents, train_size, turns=None):
+    def make_blocks(num_agents, train_size, turns=None):
         assert turns is None
         sizes = {"num_agents": num_agents, "train_size": train_size, "test_size": 30}
         return lambda run: partition.iid_blocks(
             examples, np.random.default_rng(run), **sizes
         )
 
-    return Setup(CLASSIC, 16, 7, 10, (0, 80, 100), False, blocks)
+    return make_blocks
+
+
+@pytest.fixture
+def config(parse):
+    """A few of the paper's levels, tiny data."""
+    return lambda *args: parse(
+        "--train_size=10", "--levels=0,80,100", *args, experiment="mnist"
+    )
 
 
 def test_cycles_and_swaps():
@@ -45,21 +54,20 @@ def test_cycles_and_swaps():
             cycle(10, length)
 
 
-def test_only_the_permuted_agents_have_other_labels(setup):
-    case = mnist_studies.level(setup, (50,))[0]
-    world, plain = case.make_world(3), setup.blocks(16, 10)(3)
-    for split, before in ((world.train, plain.train), (world.test, plain.test)):
+def test_only_the_permuted_agents_have_other_labels(config, blocks):
+    case = global_models.level(config(), CLASSIC, blocks, (50,))[0]
+    data, plain = case.make_data(3), blocks(16, 10)(3)
+    for split, before in ((data.train, plain.train), (data.test, plain.test)):
         np.testing.assert_array_equal(split.examples["x"], before.examples["x"])
         y, old = split.examples["y"], before.examples["y"]
         np.testing.assert_array_equal(y[7:], old[7:])
         np.testing.assert_array_equal(y[:7], cycle(10, 2)[old[:7]])
-    np.testing.assert_array_equal(world.cluster, [0] * 7 + [1] * 9)
-    rows = world.train.examples["x"].reshape(-1)
+    np.testing.assert_array_equal(data.cluster, [0] * 7 + [1] * 9)
+    rows = data.train.examples["x"].reshape(-1)
     assert len(rows) == 160
 
 
-def test_blocks_are_disjoint_and_tests_are_common(setup):
-    del setup
+def test_blocks_are_disjoint_and_tests_are_common():
     y = np.arange(100, dtype=np.int32) % 10
     x = np.arange(100, dtype=np.uint8)[:, None]
     examples = Examples(x, y, np.zeros_like(y), 10)
@@ -92,7 +100,7 @@ def test_rotation():
     sizes = {"num_agents": 3, "train_size": 5, "test_size": 4}
     plain = partition.iid_blocks(examples, rng, **sizes)
     turned = partition.rotate(plain, np.asarray([0, 1, 4]))
-    before, after = (w.train.examples["x"] for w in (plain, turned))
+    before, after = (data.train.examples["x"] for data in (plain, turned))
     np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
     np.testing.assert_array_equal(after[1, 2], np.rot90(before[1, 2]))
     np.testing.assert_array_equal(turned.cluster, [0, 1, 0])
@@ -103,8 +111,9 @@ def test_rotation():
         partition.rotate(flat, np.asarray([0, 1, 2]))
 
 
-def test_semi_local_schemes_are_the_papers(setup):
-    cases = mnist_studies.semi_local(setup._replace(num_agents=12), (25, 50))
+def test_semi_local_schemes_are_the_papers(config, blocks):
+    twelve = config("--num_agents=12")
+    cases = semi_local.semi_local(twelve, CLASSIC, blocks, (25, 50))
     schemes = {case.name: case.scheme for case in cases}
     assert list(schemes) == [
         "none",
@@ -115,37 +124,38 @@ def test_semi_local_schemes_are_the_papers(setup):
         "level_80_semi_local_depends",
     ]
     assert len(cases) == 12
-    everybody = tuple(range(12))
+    all_agents = tuple(range(12))
     pairs = [(2 * j, 2 * j + 1) for j in range(6)]
     assert schemes["none"].models == ()
-    assert schemes["full"].models == (PartialModel(CLASSIC, everybody),)
+    assert schemes["full"].models == (PartialModel(CLASSIC, all_agents),)
     assert schemes["full_in_groups"].models == tuple(
         PartialModel(CLASSIC, pair) for pair in pairs
     )
-    assert schemes["level_80"].models == (PartialModel((784, 250, 80, 10), everybody),)
+    assert schemes["level_80"].models == (PartialModel((784, 250, 80, 10), all_agents),)
     beside = schemes["level_80_semi_local"]
     assert beside.models == (
-        PartialModel((784, 250, 80, 10), everybody),
+        PartialModel((784, 250, 80, 10), all_agents),
         *(PartialModel((0, 50, 20, 0), pair) for pair in pairs),
     )
     assert beside.depends == ()
     depends = schemes["level_80_semi_local_depends"]
     assert depends == beside._replace(depends=tuple((m, 0) for m in range(1, 7)))
-    world = cases[0].make_world(0)
-    np.testing.assert_array_equal(world.cluster, np.repeat(np.arange(6), 2))
+    data = cases[0].make_data(0)
+    np.testing.assert_array_equal(data.cluster, np.repeat(np.arange(6), 2))
     # Agents 2j and 2j + 1 have the j-th permutation of (7, 8, 9).
-    plain = setup.blocks(12, 10)(0).test.examples["y"][6]
-    found = world.test.examples["y"][6]
+    plain = blocks(12, 10)(0).test.examples["y"][6]
+    found = data.test.examples["y"][6]
     for old, new in zip((7, 8, 9), (8, 9, 7), strict=True):
         assert (found[plain == old] == new).all()
     for case in cases:
         placement.align(placement.attach(case.scheme))
     with pytest.raises(InputError, match="multiple of 6 agents"):
-        mnist_studies.semi_local(setup, (25,))
+        semi_local.semi_local(config(), CLASSIC, blocks, (25,))
 
 
-def test_semi_local_and_local_schemes_are_the_papers(setup):
-    cases = mnist_studies.semi_local_local(setup._replace(num_agents=4), (100,))
+def test_semi_local_and_local_schemes_are_the_papers(config, blocks):
+    four = config("--num_agents=4")
+    cases = semi_local.semi_local_local(four, CLASSIC, blocks, (100,))
     schemes = {case.name: case.scheme for case in cases}
     assert schemes["full_in_groups"].models == (PartialModel(CLASSIC, (0, 1)),)
     assert schemes["level_70_semi_local_depends"].models == (
@@ -153,21 +163,21 @@ def test_semi_local_and_local_schemes_are_the_papers(setup):
         PartialModel((0, 80, 30, 0), (0, 1)),
         PartialModel((0, 40, 15, 0), (2, 3)),
     )
-    world = cases[0].make_world(0)
-    plain = setup.blocks(4, 10)(0).test.examples["y"]
-    found = world.test.examples["y"]
+    data = cases[0].make_data(0)
+    plain = blocks(4, 10)(0).test.examples["y"]
+    found = data.test.examples["y"]
     np.testing.assert_array_equal(found[:2], plain[:2])
     np.testing.assert_array_equal(found[2], swap(np.arange(10), 8, 9)[plain[2]])
     np.testing.assert_array_equal(
         found[3], swap(swap(np.arange(10), 8, 9), 6, 7)[plain[3]]
     )
     with pytest.raises(InputError, match="Need 4 agents"):
-        mnist_studies.semi_local_local(setup, (100,))
+        semi_local.semi_local_local(config(), CLASSIC, blocks, (100,))
 
 
-def test_layouts_are_the_papers(setup):
-    names = [case.name for case in mnist_studies.layouts(setup, (0,))]
-    assert names == [
+def test_layouts_are_the_papers(config, blocks):
+    cases = global_models.layouts(config(), CLASSIC, blocks, (0,))
+    assert [case.name for case in cases] == [
         "0-0-0-0",
         "784-300-100-10",
         "784-250-80-10",
@@ -177,19 +187,21 @@ def test_layouts_are_the_papers(setup):
         "784-250-80-10-10",
         "784-300-100-10-0",
     ]
+    cases = global_models.layouts(config(), (784, 50, 10), blocks, (0,))
+    assert [case.name for case in cases][2::4] == ["784-40-10", "784-40-10-10"]
 
 
-def test_peers_permuted_and_train_sizes(setup):
-    cases = mnist_studies.peers(setup, (4, 8))
+def test_peers_permuted_and_train_sizes(config, blocks):
+    cases = global_models.peers(config(), CLASSIC, blocks, (4, 8))
     assert [len(case.scheme.networks) for case in cases] == [4] * 3 + [8] * 3
-    np.testing.assert_array_equal(cases[-1].make_world(0).cluster, [0] * 2 + [1] * 6)
-    cases = mnist_studies.permuted(setup, (0, 2))
-    assert (cases[0].make_world(0).cluster == 0).all()
+    np.testing.assert_array_equal(cases[-1].make_data(0).cluster, [0] * 2 + [1] * 6)
+    cases = global_models.permuted(config(), CLASSIC, blocks, (0, 2))
+    assert (cases[0].make_data(0).cluster == 0).all()
     assert cases[-1].setting == {"level": 100, "num_permuted": 2}
-    cases = mnist_studies.train_size(setup, (5, 7))
-    assert cases[-1].make_world(0).train.size.tolist() == [7] * 16
+    cases = global_models.train_size(config(), CLASSIC, blocks, (5, 7))
+    assert cases[-1].make_data(0).train.size.tolist() == [7] * 16
     with pytest.raises(InputError, match="0 to 16 agents .* got 17"):
-        mnist_studies.permuted(setup, (17,))
+        global_models.permuted(config(), CLASSIC, blocks, (17,))
 
 
 SLOW = pytest.mark.slow  # these differ from the others in their data only
@@ -253,6 +265,12 @@ SLOW = pytest.mark.slow  # these differ from the others in their data only
             5,
             marks=SLOW,
         ),
+        pytest.param(
+            ("--study=auto", "--values=1", "--num_agents=6", "--first_run=3"),
+            "accuracy_by_round",
+            5,
+            marks=SLOW,
+        ),
     ],
 )
 def test_studies_run(run, args, figure, num_lines):
@@ -297,7 +315,10 @@ def test_drift_saves_messages(run):
 @pytest.mark.parametrize(
     "args, message",
     [
-        (("--values=a",), "whole numbers joined by commas for --values, got 'a'"),
+        (("--values=a",), "flag --values=a: need a whole number, got 'a'"),
+        (("--values=0",), "--values of 1 or more for --study=level (examples of a"),
+        (("--study=train_size", "--values=0"), "--values of 1 or more for --study=tra"),
+        (("--study=convergence", "--values=2"), "no --values for --study=convergence"),
         (("--data_dir=x",), "Got --data_dir without --dataset"),
         (("--dataset=mnist",), "Need --data_dir for --dataset=mnist"),
         (("--network=64=12=9",), "labels from 0 to 8"),

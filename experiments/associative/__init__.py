@@ -1,0 +1,1 @@
+"""Partial averaging of associative networks, which learn without gradients."""

@@ -1,0 +1,73 @@
+"""What `experiments.associative` compares: how many hidden cells are global."""
+
+from functools import partial
+from pathlib import Path
+
+from experiments.analysis import figures
+from experiments.associative.config import Config
+from experiments.averaging.cases import Case, averaging_jobs, averaging_program
+from experiments.averaging.schemes import one_model
+from experiments.engine.command import Experiment
+from experiments.engine.config import rate
+from experiments.engine.jobs import Job, Program, own_examples
+from p2pjax.datasets.loaders import binary_vectors
+from p2pjax.datasets.loaders.binary_vectors import Patterns
+from p2pjax.nn.associative import wiring
+from p2pjax.tasks._associative import associative
+from p2pjax.training.associative import associative_rule
+from p2pjax.types import FederatedData
+
+
+def make_cases(config: Config) -> list[Case]:
+    """The numbers of global hidden cells, for every vector that may be modified."""
+    network = (config.num_bits, config.num_hidden)
+    patterns = Patterns(config.num_bits, config.block_size, overflow=config.overflow)
+    cases = []
+    for modified in config.modified:
+        data = binary_vectors.world(
+            patterns,
+            num_agents=config.num_agents,
+            num_modified=config.num_modified,
+            modified=modified,
+        )
+        same_in_all_runs = partial(_same, own_examples(config, data))
+        for hidden in config.shared_hidden:
+            cells = (config.num_bits, hidden) if hidden else (0, 0)
+            scheme = one_model(network, cells, config.num_agents, config.num_agents)
+            setting = {"hidden": hidden, "modified": modified}
+            cases.append(Case(f"hidden_{hidden}", setting, scheme, same_in_all_runs))
+    return cases
+
+
+def _same(data: FederatedData, run: int) -> FederatedData:
+    """The vectors are computed; runs differ in their initial weights."""
+    del run
+    return data
+
+
+def build_program(config: Config, case: Case, data: FederatedData) -> Program:
+    """Associative networks, with initial weights of their own."""
+    del data
+    return averaging_program(
+        config,
+        case,
+        associative(config.num_bits, config.num_hidden, config.threshold),
+        associative_rule(rate(config, 0.1), config.threshold),
+        wiring(),
+        shared_init=False,
+    )
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of all numbers of global hidden cells."""
+    return averaging_jobs(config, make_cases(config), build_program)
+
+
+def report(config: Config, folder: Path) -> None:
+    """Accuracy against global cells, and a table for a person."""
+    del config
+    figures.accuracy_by_hidden(folder)
+    figures.print_summary(folder)
+
+
+EXPERIMENT = Experiment("associative", Config, make_jobs, report)

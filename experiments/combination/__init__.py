@@ -1,0 +1,1 @@
+"""Complete local training, then convex or other sums of models."""

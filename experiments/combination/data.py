@@ -1,0 +1,78 @@
+"""What the hosts of `experiments.combination` have."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from experiments.combination.config import Config
+from experiments.engine.datasets import load_dataset
+from experiments.engine.jobs import data_rng
+from p2pjax.datasets import label_skew, partition
+from p2pjax.datasets.loaders import digits, hospital, mnist, npz
+from p2pjax.datasets.stacking import Examples, over_splits
+from p2pjax.types import FederatedData, InputError, Split
+
+
+def load_examples(config: Config) -> Examples:
+    """The data set that the config names."""
+    own: dict[str, Callable[[str], Any]]
+    embedded: Callable[[], Examples]
+    if config.study == "hospital":
+        embedded = partial(hospital.synthetic, 4000, config.seed)
+        name, note = "synthetic", "made-up patients are used"
+        own = {"hospital": hospital.load}
+    else:
+        embedded = digits.load
+        name, note = "digits", "scikit-learn's small digits are used"
+        own = {"mnist": mnist.load}
+    known = (name, *own, "npz")
+    if config.dataset is not None and config.dataset not in known:
+        raise InputError(
+            f"Need --dataset={' or '.join(known)} for --study={config.study}, got "
+            f"--dataset={config.dataset}."
+        )
+    own["npz"] = npz.load
+    return load_dataset(config, config.dataset, embedded, note, own)
+
+
+def hospital_data(
+    config: Config, examples: Examples, split: str, run: int
+) -> FederatedData:
+    """Patients dealt anew in every run."""
+    return hospital.world(examples, data_rng(config, run), hospital.SPLITS[split])
+
+
+def digits_data(
+    config: Config, examples: Examples, num_hosts: int, run: int
+) -> FederatedData:
+    """Two shards of images sorted by label for every host.
+
+    Hosts test the combined model, which they all have, on equal parts of the test: the
+    mean over hosts is its accuracy on the whole. Where the coordinator is to stop, they
+    hold a fifth of their images out.
+    """
+    rng = data_rng(config, run)
+    is_test = examples.is_test
+    if is_test is None:
+        is_test = np.arange(len(examples.y)) >= len(examples.y) * 4 // 5
+    rows = np.flatnonzero(~is_test)
+    test = np.flatnonzero(is_test)[: config.test_size]
+    shards = label_skew.pathological(examples.y[rows], rng, num_hosts)
+    train = [rng.permutation(rows[own]) for own in shards]
+    parts = np.split(test[: len(test) // num_hosts * num_hosts], num_hosts)
+    data = partition.federated_data(examples, train, parts)
+    return data if config.stop_after is None else partition.hold_out(data, 0.2)
+
+
+def pooled(data: FederatedData) -> FederatedData:
+    """One host that has each agent's data."""
+
+    def together(split: Split) -> Split:
+        sizes, longest = np.asarray(split.size), split.examples["y"].shape[1]
+        is_real = np.arange(longest) < sizes[:, None]  # [N, M]
+        joined = {k: np.asarray(v)[is_real][None] for k, v in split.examples.items()}
+        return Split(joined, np.asarray([sizes.sum()], np.int32))
+
+    return over_splits(together, [data], np.zeros(1, np.int32))

@@ -1,0 +1,108 @@
+"""The schemes of `experiments.combination`, ready to run."""
+
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+import optax
+
+from experiments.combination.config import FEDAVG_EPOCHS, Config
+from experiments.engine.config import agent_loop, rate
+from experiments.engine.jobs import Program
+from p2pjax.datasets.stacking import Examples
+from p2pjax.engines.combining import GlobalStopping, combined_rounds
+from p2pjax.engines.server import server_rounds
+from p2pjax.evaluation.models import non_finite, parameter_norm
+from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.exchange.factors import (
+    Factors,
+    additive,
+    exponential,
+    mean,
+    size_weighted,
+)
+from p2pjax.nn.cnn import CNN
+from p2pjax.nn.mlp import MLP
+from p2pjax.tasks import losses
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training.early_stopping import (
+    LocalStopping,
+    LocalTraining,
+    for_epochs,
+    until_converged,
+)
+from p2pjax.training.learner import gradient_descent
+from p2pjax.training.local_updates import epochs
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
+
+PARAMETERS = 1873  # of the paper's network of one hidden layer and one output
+
+
+def make_task(config: Config, examples: Examples) -> Task:
+    """The network of every host."""
+    shape = examples.x.shape[1:]
+    num_inputs = int(np.prod(shape))
+    if config.study == "hospital":
+        if examples.num_classes != 2:
+            raise InputError(
+                f"Need two classes for --study=hospital, got {examples.num_classes}."
+            )
+        hidden = max(1, (PARAMETERS - 1) // (num_inputs + 2))
+        module: nn.Module = MLP((hidden, 1), nn.relu)
+        return classification(module, shape, losses.binary_cross_entropy)
+    if config.network == "cnn":
+        # 1,020,866 parameters on MNIST; the paper's 1,020,554 are of no known layout.
+        module = CNN((32, 64), (936,), examples.num_classes)
+    else:
+        module = MLP((300, 100, examples.num_classes), nn.relu)
+    return classification(module, shape, losses.softmax_cross_entropy)
+
+
+def factors_of(config: Config, scheme: str) -> Factors | None:
+    """How much a host counts; None for schemes that do not combine."""
+    default = 1e-3 if config.study == "hospital" else 1.0
+    c = default if config.factor_rate is None else config.factor_rate
+    return {
+        "mean": mean,
+        "size_weighted": size_weighted,
+        "additive": additive(),
+        "exponential": exponential(c),
+    }.get(scheme)
+
+
+def build_program(config: Config, scheme: str, task: Task) -> Program:
+    """A scheme, ready to run on any number of hosts."""
+    on_tests = before_and_after(task, agent_loop(config, task))
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        return dict(on_tests(models, data)) | {
+            "norm": parameter_norm(models.reported.params),
+            "non_finite": non_finite(models.reported.params),
+        }
+
+    return Program(_algorithm(config, scheme, task), evaluate)
+
+
+def _algorithm(config: Config, scheme: str, task: Task) -> Algorithm:
+    learner = gradient_descent(task, optax.adam(rate(config, 1e-3)))
+    loop = agent_loop(config, task)
+    options: dict[str, Any] = {"batch_size": config.batch_size, "agent_loop": loop}
+    if scheme in FEDAVG_EPOCHS:
+        return server_rounds(
+            task,
+            learner,
+            local_updates=epochs(FEDAVG_EPOCHS[scheme]),
+            score_before=config.score_before,
+            **options,
+        )
+    local: LocalTraining
+    if config.study == "hospital":
+        rule = LocalStopping(patience=config.patience, max_epochs=config.max_epochs)
+        local = until_converged(task, learner, rule, **options)
+    else:
+        local = for_epochs(learner, 1, **options)
+    factors, stop = factors_of(config, scheme), None
+    if config.stop_after is not None and factors is not None:
+        stop = GlobalStopping(config.stop_after)
+    return combined_rounds(task, local, factors, stop=stop, agent_loop=loop)

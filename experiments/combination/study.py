@@ -1,0 +1,100 @@
+"""What `experiments.combination` compares: ways to combine the models of hosts."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments.analysis import figures
+from experiments.combination.config import Config
+from experiments.combination.data import (
+    digits_data,
+    hospital_data,
+    load_examples,
+    pooled,
+)
+from experiments.combination.programs import build_program, factors_of, make_task
+from experiments.combination.results import draw_factors, print_costs
+from experiments.engine.command import Experiment
+from experiments.engine.jobs import Job, jobs_of_runs, kept
+from p2pjax.datasets.stacking import Examples
+from p2pjax.exchange.factors import relative_sizes
+from p2pjax.types import FederatedData, InputError, num_agents
+
+MakeData = Callable[[int], FederatedData]  # of a run
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of all schemes in all settings."""
+    if "centralized" in config.schemes and jax.process_count() > 1:
+        raise InputError(
+            f"Need one process for the scheme centralized, got {jax.process_count()}: "
+            "leave it out of --schemes, or leave out --num_processes."
+        )
+    examples = load_examples(config)
+    task = make_task(config, examples)
+    programs = {name: build_program(config, name, task) for name in config.schemes}
+    jobs = []
+    for setting, make_data in _settings(config, examples):
+        for scheme, program in programs.items():
+            jobs += jobs_of_runs(
+                config,
+                scheme,
+                setting,
+                program,
+                partial(_pooled, make_data) if scheme == "centralized" else make_data,
+                facts=_facts(config, scheme, make_data(config.runs[0])),
+            )
+    return jobs
+
+
+def _settings(
+    config: Config, examples: Examples
+) -> list[tuple[dict[str, Any], MakeData]]:
+    """What rows say about the data, and the data of a run."""
+    if config.study == "hospital":
+        return [
+            (
+                {"split": name},
+                kept(config, partial(hospital_data, config, examples, name)),
+            )
+            for name in config.splits
+        ]
+    return [
+        ({"hosts": hosts}, kept(config, partial(digits_data, config, examples, hosts)))
+        for hosts in config.hosts
+    ]
+
+
+def _pooled(make_data: MakeData, run: int) -> FederatedData:
+    return pooled(make_data(run))
+
+
+def _facts(config: Config, scheme: str, data: FederatedData) -> dict[str, float]:
+    """The same in all runs, whose hosts are equally large."""
+    factors = factors_of(config, scheme)
+    facts = {"hosts": float(num_agents(data))}
+    if factors is not None:
+        facts["sum_of_factors"] = float(factors(relative_sizes(data)).sum())
+    return facts
+
+
+def report(config: Config, folder: Path) -> None:
+    """Curves, factors, a table for a person and, for a target, what it cost."""
+    panel = "split" if config.study == "hospital" else "hosts"
+    figures.curves_by_round(folder, ("accuracy", "norm"), panel)
+    draw_factors(folder)
+    figures.print_summary(folder)
+    if config.target is not None:
+        print_costs(folder, config.target)
+
+
+EXPERIMENT = Experiment(
+    "combination",
+    Config,
+    make_jobs,
+    report,
+    summary=("accuracy", "loss", "norm", "non_finite", "messages", "bytes"),
+)

@@ -1,0 +1,1 @@
+"""Partial averaging on MNIST: some agents have permuted labels."""

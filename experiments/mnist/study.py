@@ -1,0 +1,68 @@
+"""What `experiments.mnist` compares: one or more partial models, on permuted labels."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from experiments.analysis import figures
+from experiments.averaging.cases import Case, averaging_jobs
+from experiments.engine.command import Experiment
+from experiments.engine.jobs import Job
+from experiments.mnist import found_groups, global_models, semi_local
+from experiments.mnist.config import STUDIES, Config, values_of
+from experiments.mnist.data import Blocks, blocks_of_runs, load_examples
+from p2pjax.datasets.stacking import Examples
+from p2pjax.partial import schemes
+from p2pjax.tasks import task
+from p2pjax.types import Layout
+
+CASES: dict[str, Callable[[Config, Layout, Blocks, tuple[int, ...]], list[Case]]] = {
+    "level": global_models.level,
+    "convergence": global_models.convergence,
+    "peers": global_models.peers,
+    "semi_local": semi_local.semi_local,
+    "semi_local_local": semi_local.semi_local_local,
+    "difference": global_models.difference,
+    "permuted": global_models.permuted,
+    "train_size": global_models.train_size,
+    "layouts": global_models.layouts,
+    "drift": global_models.drift,
+    "auto": found_groups.permuted_labels,
+    "auto_rotated": found_groups.rotated_images,
+}
+
+
+def network_layout(config: Config, examples: Examples) -> Layout:
+    """The network of every agent."""
+    if config.network is not None:
+        return schemes.network_layout(config.network)
+    return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
+
+
+def make_cases(config: Config, examples: Examples) -> list[Case]:
+    """The schemes that the study compares."""
+    network = network_layout(config, examples)
+    task.check_labels(examples.y, network[-1])
+    blocks = blocks_of_runs(config, examples)
+    return CASES[config.study](config, network, blocks, values_of(config))
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of the schemes that the study compares."""
+    return averaging_jobs(config, make_cases(config, load_examples(config)))
+
+
+def report(config: Config, folder: Path) -> None:
+    """The study's figure, and a table for a person."""
+    varied = STUDIES[config.study]
+    if config.study == "level":
+        figures.accuracy_by_level(folder)
+    elif varied is None or config.study in ("auto", "auto_rotated"):
+        figures.accuracy_by_round(folder)
+    else:
+        figures.accuracy_by_setting(folder, varied.setting, varied.label)
+    figures.print_summary(folder)
+
+
+EXPERIMENT = Experiment("mnist", Config, make_jobs, report)

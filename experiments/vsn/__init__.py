@@ -1,0 +1,1 @@
+"""Partial averaging on the vehicle sensor network: one sensor per agent."""

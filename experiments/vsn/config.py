@@ -1,0 +1,33 @@
+"""The flags of `experiments.vsn`."""
+
+import dataclasses
+
+from experiments.averaging.config import AveragingConfig
+from experiments.engine.fields import DATA, choice, integer, integers, switch, text
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(AveragingConfig):
+    """What is compared, and on which sensors."""
+
+    dataset: str | None = choice(
+        None,
+        ("synthetic", "vsn", "npz"),
+        "Generated sensors (the default), the vehicle sensor network in --data_dir, or "
+        "your own arrays x, y, user in the npz file --data_dir.",
+        topic=DATA,
+    )
+    num_agents: int = integer(16, "Sensors, one per agent.", at_least=1, topic=DATA)
+    train_size: int = integer(
+        50, "Training examples per agent.", at_least=1, topic=DATA
+    )
+    test_size: int = integer(200, "Test examples per agent.", at_least=1, topic=DATA)
+    standardize: bool = switch(
+        False,
+        "Centre and scale every feature by the agent's own training examples.",
+        topic=DATA,
+    )
+    network: str = text("100=50=20=1", "Layout of every agent's network.")
+    levels: tuple[int, ...] = integers(
+        (0, 15, 30, 60, 80, 100), "Averaging levels in percent."
+    )
