@@ -33,7 +33,7 @@ BAD_ARCHIVE = (
 )
 
 
-def load(path: str | Path) -> Examples:
+def load(path: str | Path, *, needs_user: bool = True) -> Examples:
     """Loads x, y, user and, where present, split and num_classes.
 
     Args:
@@ -44,6 +44,8 @@ def load(path: str | Path) -> Examples:
             user: whole numbers [E] from 0;
             split: optional [E], 0 / 1, booleans or "train" / "test";
             num_classes: optional, y.max() + 1 unless given.
+        needs_user: whether the archive must have users; where it need not and does not,
+            all examples are of user 0.
 
     Returns:
         The examples; `is_test` is set where there is a split.
@@ -52,11 +54,13 @@ def load(path: str | Path) -> Examples:
         InputError: the file or an array cannot be used.
     """
     path = Path(path)
-    arrays = read_arrays(path, ("x", "y", "user"), ("split", "num_classes"))
+    required, optional = ["x", "y"], ["split", "num_classes"]
+    (required if needs_user else optional).append("user")
+    arrays = read_arrays(path, required, optional)
     source = str(path)
     x = _as_inputs(arrays["x"], source)
     y = as_labels(arrays["y"], INT32_LIMIT - 1, source)
-    user = as_users(arrays["user"], source)
+    user = as_users(arrays.get("user", np.zeros_like(y)), source)
     check_lengths(source, x=x, y=y, user=user)
     num_classes = int(y.max()) + 1
     if "num_classes" in arrays:
