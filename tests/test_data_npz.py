@@ -46,6 +46,15 @@ def test_load_uses_the_given_num_classes(tmp_path):
     assert npz.load(write(tmp_path, num_classes=7)).num_classes == 7
 
 
+def test_users_are_there_unless_they_need_not_be(tmp_path):
+    found = npz.load(write(tmp_path), needs_user=False)
+    np.testing.assert_array_equal(found.user, [5, 5, 7])
+    path = write(tmp_path, user=None)
+    np.testing.assert_array_equal(npz.load(path, needs_user=False).user, [0, 0, 0])
+    with pytest.raises(InputError, match="add user with numpy.savez"):
+        npz.load(path)
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
@@ -87,10 +96,10 @@ def test_users_may_be_left_out_where_they_are_not_needed(tmp_path):
     path = write(tmp_path, user=None)
     with pytest.raises(InputError, match="has only x, y: add user"):
         npz.load(path)
-    examples = npz.load_users_optional(path)
+    examples = npz.load(path, needs_user=False)
     np.testing.assert_array_equal(examples.user, [0, 0, 0])
     assert examples.user.dtype == np.int32
-    own = npz.load_users_optional(write(tmp_path))
+    own = npz.load(write(tmp_path), needs_user=False)
     np.testing.assert_array_equal(own.user, [5, 5, 7])
 
 

@@ -16,7 +16,7 @@ import pytest
 from experiments.processes import Seat
 from settings import TINY, TINY_DIGITS
 
-from experiments import common, processes, run_folder
+from experiments import processes, run_folder
 from p2pjax import checkpoint, sharding
 from p2pjax.training.agent_loop import CHUNK, IN_PLACE, VMAP
 from p2pjax.types import InputError

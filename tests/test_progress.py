@@ -5,9 +5,9 @@ import io
 
 import pytest
 from absl import logging
-from experiments.engine.progress import Progress
 
 from experiments.engine import fitting, progress, writers
+from experiments.engine.progress import Progress
 
 
 def test_examples_in_the_documentation():

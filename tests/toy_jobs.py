@@ -5,8 +5,8 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from experiments.engine.jobs import Program, jobs_of_runs
 
+from experiments.engine.jobs import Program, jobs_of_runs
 from p2pjax.types import Algorithm, FederatedData, Info, Links, Models, Split
 
 SIZE = 4  # agents, in two clusters

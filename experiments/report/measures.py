@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.engine.run_folder import Row
 from experiments.report.charts import Line, Point, Series
-from experiments.report.reading import SchemeRows, Exchanges, Folder
+from experiments.report.reading import Exchanges, Folder, SchemeRows
 from p2pjax.evaluation import statistics
 
 # What final accuracy may depend on, first the more telling, and the least it can be.

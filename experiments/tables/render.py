@@ -23,7 +23,9 @@ def pages(root: Path) -> dict[Path, str]:
     studies = evidence.load(root / "results")
     found = {}
     for path in sorted((root / "experiments").glob("*/RESULTS.md")):
-        own = [s for name, s in studies.items() if name.split(".")[0] == path.parent.name]
+        own = [
+            s for name, s in studies.items() if name.split(".")[0] == path.parent.name
+        ]
         parts = [section(root, study) for study in own]
         if not parts:
             parts = ["No study is kept yet.\n"]
@@ -90,7 +92,9 @@ def _first(group: Group) -> dict[str, Any]:
 
 def _scalar(study: Study) -> str:
     line = _first(study.groups[0])
-    return next(name for name in line if name not in ("scheme", "setting", "run", "round"))
+    return next(
+        name for name in line if name not in ("scheme", "setting", "run", "round")
+    )
 
 
 def varied(study: Study) -> list[str]:

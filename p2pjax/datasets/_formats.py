@@ -49,8 +49,8 @@ def npz(
     """
     from p2pjax.datasets.loaders import npz as loader
 
-    load = loader.load if split is None else loader.load_users_optional
-    examples = load(path)
+    needs_user = split is None
+    examples = loader.load(path, needs_user=needs_user)
     return _by_user(
         with_channels(examples) if examples.x.dtype == np.uint8 else examples,
         str(path),

@@ -9,6 +9,7 @@ What a data set lacks for what is to be done with it, `needs` says.
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ _EXAMPLES: dict[str, Callable[..., Examples]] = {
     "cifar10": cifar10.load,
     "har": har.load,
     "vsn": vsn.load,
-    "npz": npz.load_users_optional,
+    "npz": partial(npz.load, needs_user=False),
     "leaf": leaf.load,
     "tff": tff.load,
     "idx": idx.load,

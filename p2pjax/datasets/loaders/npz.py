@@ -35,7 +35,7 @@ BAD_ARCHIVE = (
 )
 
 
-def load(path: str | Path) -> Examples:
+def load(path: str | Path, *, needs_user: bool = True) -> Examples:
     """Loads x, y, user and, where present, split and num_classes.
 
     Args:
@@ -47,6 +47,8 @@ def load(path: str | Path) -> Examples:
             user: whole numbers [E] from 0, or names, numbered in sorted order;
             split: optional [E], 0 / 1, booleans or "train" / "test";
             num_classes: optional, y.max() + 1 unless given.
+        needs_user: whether the archive must have users; where it need not and does not,
+            all examples are of user 0.
 
     Returns:
         The examples; `is_test` is set where there is a split.
@@ -54,23 +56,16 @@ def load(path: str | Path) -> Examples:
     Raises:
         InputError: the file or an array cannot be used.
     """
-    return _load(Path(path), ("x", "y", "user"))
-
-
-def load_users_optional(path: str | Path) -> Examples:
-    """As `load`, but where the archive has no user all examples are of user 0."""
-    return _load(Path(path), ("x", "y"))
-
-
-def _load(path: Path, required: Sequence[str]) -> Examples:
-    arrays = read_arrays(path, required, ("user", "split", "num_classes"))
+    path = Path(path)
+    required, optional = ["x", "y"], ["split", "num_classes"]
+    (required if needs_user else optional).append("user")
+    arrays = read_arrays(path, required, optional)
     source = str(path)
     x = _as_inputs(arrays["x"], source)
     y = as_labels(number_names(arrays["y"], source, "y"), INT32_LIMIT - 1, source)
+    user = np.zeros_like(y)
     if "user" in arrays:
         user = as_users(number_names(arrays["user"], source, "user"), source)
-    else:
-        user = np.zeros_like(y)
     check_lengths(source, x=x, y=y, user=user)
     num_classes = int(y.max()) + 1
     if "num_classes" in arrays:
