@@ -13,10 +13,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from experiments.processes import Seat
 from settings import TINY, TINY_DIGITS
 
-from experiments import processes, run_folder
+from experiments.engine import command, processes, run_folder
+from experiments.engine.processes import Seat
 from p2pjax import checkpoint, sharding
 from p2pjax.training.agent_loop import CHUNK, IN_PLACE, VMAP
 from p2pjax.types import InputError
