@@ -1,6 +1,5 @@
 """Studies of one global model: cases of Bouchra Pilet et al. 2021, V.3."""
 
-
 import numpy as np
 
 from experiments.averaging.cases import Case, MakeData, level_cases
