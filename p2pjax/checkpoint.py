@@ -43,6 +43,14 @@ def save_state(folder: str | Path, num_rounds: int, state: PyTree) -> None:
       folder: of the checkpoints.
       num_rounds: done so far.
       state: of any method.
+
+    Example:
+      >>> import tempfile, jax.numpy as jnp
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     for num_rounds in (1, 2, 3):
+      ...         save_state(folder, num_rounds, {"x": jnp.ones(2)})
+      ...     numbers(Path(folder))  # the two newest
+      [2, 3]
     """
     save(Path(folder), num_rounds, Checkpoint(state, {"num_rounds": num_rounds}))
 

@@ -31,6 +31,15 @@ def use_cpu_devices(num_devices: int) -> None:
     """Splits the CPU into virtual devices; call it before anything runs in JAX.
 
     XLA keeps one core busy per device, so as many devices as cores are fastest.
+
+    Args:
+      num_devices: how many.
+
+    Example:
+      >>> _ = jax.devices()  # starts JAX, so now it is too late
+      >>> use_cpu_devices(3)
+      Traceback (most recent call last):
+      p2pjax.types.InputError: Need to ask for 3 CPU devices before JAX has started...
     """
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
@@ -45,6 +54,15 @@ def agents_mesh(num_agents: int, num_devices: int | None = None) -> Mesh:
     """A mesh of as many devices, at most `num_devices`, as divide the agents evenly.
 
     All processes take part, each with as many devices as the others.
+
+    Args:
+      num_agents: N.
+      num_devices: how many at most; all of them if None.
+
+    Example:
+      >>> with jax.set_mesh(agents_mesh(num_agents=8, num_devices=1)):
+      ...     num_shards()
+      1
     """
     size = jax.process_count()
     of_process = Counter(device.process_index for device in jax.devices())
@@ -73,6 +91,14 @@ def over_devices(
 
     All leaves of arguments and results have the agents as their leading axis, except
     that the first `num_common` arguments are the same on every device.
+
+    Args:
+      fn: of arrays of any number of agents.
+      num_common: leading arguments that are not per agent.
+
+    Example:
+      >>> over_devices(lambda scale, x: scale * x, num_common=1)(2, np.arange(4))
+      array([0, 2, 4, 6])
     """
     if not _is_spread():
         return fn
@@ -86,7 +112,11 @@ def over_devices(
 
 
 def check_single_device(purpose: str) -> None:
-    """Refuses a mesh of several devices for what can only be done on one."""
+    """Refuses a mesh of several devices for what can only be done on one.
+
+    Args:
+      purpose: what needs one device, after "to".
+    """
     if _is_spread():
         raise InputError(
             f"Need one device to {purpose}, got {_num_devices()}: use a "
@@ -95,12 +125,21 @@ def check_single_device(purpose: str) -> None:
 
 
 def first_agent(num_own: int) -> jax.Array | int:
-    """Inside `over_devices`: the number of this device's first agent."""
+    """Inside `over_devices`: the number of this device's first agent.
+
+    Args:
+      num_own: agents of each device.
+    """
     return jax.lax.axis_index(AXIS) * num_own if _is_spread() else 0
 
 
 def broadcast_from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
-    """Inside `over_devices`: what the one device that owns it has, on every device."""
+    """Inside `over_devices`: what the one device that owns it has, on every device.
+
+    Args:
+      tree: arrays of any shapes, of which the owner's count.
+      is_owner: `[]`, whether this device is the owner.
+    """
     if not _is_spread():
         return tree
     return jax.tree.map(
@@ -112,7 +151,12 @@ def broadcast_from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
 
 
 def num_shards() -> int:
-    """Devices that the agents are spread over."""
+    """Devices that the agents are spread over.
+
+    Example:
+      >>> num_shards()  # without a mesh
+      1
+    """
     return jax.sharding.get_abstract_mesh().shape[AXIS] if _is_spread() else 1
 
 
@@ -120,6 +164,9 @@ def rotate_shards(tree: PyTree) -> PyTree:
     """Inside `over_devices`: what the next device has; the last looks at the first.
 
     Applied again and again, every device sees what all have, one at a time.
+
+    Args:
+      tree: this device's own arrays.
     """
     size = num_shards()
     moves = [(device, (device - 1) % size) for device in range(size)]
@@ -139,6 +186,15 @@ def place(tree: PyTree, axis: int = 0) -> PyTree:
     """Puts arrays where their agents live, and on every device what is not per agent.
 
     The agents are the axis `axis` of what the mesh divides evenly.
+
+    Args:
+      tree: arrays of numpy or JAX, such as the data or a state.
+      axis: of the agents.
+
+    Example:
+      >>> with jax.set_mesh(agents_mesh(num_agents=4, num_devices=1)):
+      ...     place({"x": np.ones((4, 2))})["x"].sharding.spec[0]
+      'agents'
     """
     shapes = placed(tree, axis)
     if AXIS not in jax.sharding.get_mesh().axis_names:
@@ -155,7 +211,12 @@ def _put(leaf: Array, where: NamedSharding) -> jax.Array:
 
 
 def placed(tree: PyTree, axis: int = 0) -> PyTree:
-    """Shapes, dtypes and places of what `place` returns; nothing is moved."""
+    """Shapes, dtypes and places of what `place` returns; nothing is moved.
+
+    Args:
+      tree: arrays or shapes.
+      axis: of the agents.
+    """
     mesh = jax.sharding.get_mesh()
     shapes = jax.eval_shape(lambda x: x, tree)
     if AXIS not in mesh.axis_names:
@@ -169,7 +230,12 @@ def placed(tree: PyTree, axis: int = 0) -> PyTree:
 
 
 def constrain_sharding(tree: PyTree, axis: int = 0) -> PyTree:
-    """Inside jit: a result that comes as `place` would put it, nowhere whole."""
+    """Inside jit: a result that comes as `place` would put it, nowhere whole.
+
+    Args:
+      tree: arrays inside jit.
+      axis: of the agents.
+    """
     if not _is_spread():
         return tree
     num_devices = jax.sharding.get_abstract_mesh().shape[AXIS]
@@ -182,12 +248,24 @@ def constrain_sharding(tree: PyTree, axis: int = 0) -> PyTree:
 
 
 def jit_sharded(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Jits a function whose results are made where their agents live, nowhere whole."""
+    """Jits a function whose results are made where their agents live, nowhere whole.
+
+    Args:
+      fn: whose results have the agents as their leading axis.
+    """
     return jax.jit(lambda *args: constrain_sharding(fn(*args)))
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """Whole arrays for numpy, in every process; one exchange for all of them."""
+    """Whole arrays for numpy, in every process; one exchange for all of them.
+
+    Args:
+      tree: arrays of JAX, on any devices.
+
+    Example:
+      >>> on_host({"x": jax.numpy.arange(3)})
+      {'x': array([0, 1, 2], dtype=int32)}
+    """
     if not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
         everywhere = NamedSharding(jax.sharding.get_mesh(), PartitionSpec())
         tree = jax.jit(_same, out_shardings=everywhere)(tree)

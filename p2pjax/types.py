@@ -35,7 +35,13 @@ class Variables(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A mean kept as its two sums, so that ragged sets add up exactly."""
+    """A mean kept as its two sums, so that ragged sets add up exactly.
+
+    Example:
+      >>> one, other = Ratio(3.0, 4.0), Ratio(6.0, 12.0)  # sums of two test sets
+      >>> (one.total + other.total) / (one.weight + other.weight)
+      0.5625
+    """
 
     total: Array
     weight: Array
@@ -77,7 +83,14 @@ class Split(NamedTuple):
 
 
 class FederatedData(NamedTuple):
-    """All that the agents learn from and are judged by."""
+    """All that the agents learn from and are judged by.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.rotated(2))
+      >>> data.train.size.tolist(), data.cluster.tolist()
+      ([359, 359, 359, 359], [0, 0, 1, 1])
+    """
 
     train: Split
     valid: Split
@@ -116,12 +129,27 @@ class Algorithm(NamedTuple):
 
 
 def num_agents(data: FederatedData) -> int:
-    """N."""
+    """N, the number of agents.
+
+    Args:
+      data: of all agents.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> num_agents(pj.datasets.digits(num_agents=4, split=pj.split.iid()))
+      4
+    """
     return data.train.size.shape[0]
 
 
 class Peers(NamedTuple):
-    """Whom each agent combines, and how much each of them counts."""
+    """Whom each agent combines, and how much each of them counts.
+
+    Example:
+      >>> swap = Peers(np.array([[0, 1], [1, 0]]), np.array([[0.5, 0.5], [0.5, 0.5]]))
+      >>> swap.weight.sum(1).tolist()  # rows of a mean sum to 1
+      [1.0, 1.0]
+    """
 
     ids: Array  # [N, K] int32; ids[n, 0] == n
     weight: Array  # [N, K]

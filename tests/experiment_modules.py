@@ -3,6 +3,8 @@
 import importlib
 from pathlib import Path
 
+from experiments.engine import command, config
+
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/study.py"))
 EXPERIMENTS = {
@@ -19,3 +21,9 @@ def flagfiles(name="*"):
 def experiment_of(flagfile):
     """Whose flagfile it is."""
     return EXPERIMENTS[flagfile.parents[1].name]
+
+
+def run_tool(kind, main, *args):
+    """Runs a program that trains nothing, inside this process."""
+    args = [*map(str, args)]
+    command.guarded(lambda: main(*config.read(kind, args)))

@@ -1,10 +1,12 @@
 """Tables over several studies of choosing peers, from rows of their run folders."""
 
 import json
+import runpy
+import sys
 
 import pytest
 
-from experiments import connection_scores
+from experiments.connections import scores
 from p2pjax.types import InputError
 
 
@@ -54,7 +56,7 @@ def test_tables_over_studies(tmp_path, capsys):
     one = folder(tmp_path / "one", STUDY)
     cifar = "--study=swap\n--num_clusters=4\n--dataset=cifar10\n"
     other = folder(tmp_path / "other", rows("oracle", 0, [0.7, 0.6], 30), cifar, 1)
-    connection_scores.main([one, other])
+    scores.print_scores([one, other])
     accuracy, thesis, in_cluster, gini, messages = (
         table.splitlines() for table in capsys.readouterr().out.split("\n\n")
     )
@@ -88,7 +90,7 @@ def test_folders_of_one_study_are_one_column(tmp_path, capsys):
     late = [*rows("diple", 0, [0.4], 90), *rows("diple", 1, [0.5], 90)]
     same = folder(tmp_path / "same", late, num_rounds=10)
     other = folder(tmp_path / "other", late, ROTATION + "--seed=1\n", num_rounds=10)
-    connection_scores.main([one, same, other])
+    scores.print_scores([one, same, other])
     accuracy = capsys.readouterr().out.split("\n\n")[0].splitlines()
     assert accuracy[0] == "| accuracy | one | other |"
     assert accuracy[-1] == "| diple | .450 (+.000, p 1) | .450* |"
@@ -96,20 +98,32 @@ def test_folders_of_one_study_are_one_column(tmp_path, capsys):
 
 def test_what_cannot_be_shown(tmp_path):
     with pytest.raises(InputError, match="at least one study, got none"):
-        connection_scores.main([])
+        scores.print_scores([])
     with pytest.raises(InputError, match="Need a work folder with results"):
-        connection_scores.main([str(tmp_path)])
+        scores.print_scores([str(tmp_path)])
     other = folder(tmp_path / "other", STUDY, "--batch_size=3\n")
     with pytest.raises(InputError, match="study of experiments.connections"):
-        connection_scores.main([other])
+        scores.print_scores([other])
     one, again = (folder(tmp_path / name, STUDY) for name in ("one", "again"))
     with pytest.raises(InputError, match="once, got local, pens, sparse again in"):
-        connection_scores.main([one, again])
+        scores.print_scores([one, again])
 
 
 def test_flags_without_values_make_other_studies(tmp_path, capsys):
     names = {"one": ROTATION, "other": ROTATION.replace("--nobilevel", "--bilevel")}
-    connection_scores.main(
+    scores.print_scores(
         [folder(tmp_path / name, STUDY, flags) for name, flags in names.items()]
     )
     assert capsys.readouterr().out.startswith("| accuracy | one | other |")
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    one = folder(tmp_path / "one", STUDY)
+    monkeypatch.setattr(sys, "argv", ["connection_scores", one])
+    runpy.run_module("experiments.connection_scores", run_name="__main__")
+    assert capsys.readouterr().out.startswith("| accuracy | one |")
+    monkeypatch.setattr(sys, "argv", ["connection_scores"])
+    with pytest.raises(SystemExit) as exit_info:
+        runpy.run_module("experiments.connection_scores", run_name="__main__")
+    assert exit_info.value.code == 2
+    assert "at least one study, got none" in capsys.readouterr().err

@@ -1,22 +1,26 @@
 """The study of connections: clusters as published, every method, table and figures."""
 
+import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
-from experiment_modules import MODULES
 from figure_contents import assert_drawn
 from test_selection_contract import GUIDE, GUIDE_ROWS
 
-from experiments import (
-    connection_methods,
-    connection_results,
-    connection_thesis,
-    connection_worlds,
-    run_folder,
+from experiments.connections import (
+    data,
+    methods,
+    pictures,
+    results,
+    sources,
+    study,
+    thesis,
 )
-from experiments.connection_worlds import Setup
+from experiments.connections.config import Config
+from experiments.connections.subject import Run
+from experiments.engine import run_folder
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import shakespeare
 from p2pjax.datasets.loaders.text import Documents
@@ -50,110 +54,203 @@ def numbers(images):
 
 
 CIFAR = cifar_like()
-PLAIN = Setup("rotation", 2, 100, None, False, 0.2, 1 / 3)
+PLAIN = Config(num_agents=100)
 
 
-def world_of(**changes):
+def data_of(examples=CIFAR, **changes):
     rng = np.random.default_rng(3)
-    return connection_worlds.image_world(CIFAR, PLAIN._replace(**changes), rng)
+    return data.image_data(dataclasses.replace(PLAIN, **changes), examples, rng)
 
 
 def counts(split):
     return np.asarray(stacking.label_histograms(split, 10))
 
 
-class TestWorldsOfTheThesis:
-    """100 agents of all of CIFAR-10; numbers of C.2 of the specification."""
+class TestDataOfTheThesis:
+    """100 agents of all of CIFAR-10, with the thesis' numbers of images."""
 
     @pytest.mark.parametrize("num_clusters", [2, 4])
     def test_rotation(self, num_clusters):
-        world = world_of(num_clusters=num_clusters)
-        for split, each in ((world.train, 40), (world.valid, 10), (world.test, 10)):
+        found = data_of(num_clusters=str(num_clusters))
+        for split, each in ((found.train, 40), (found.valid, 10), (found.test, 10)):
             np.testing.assert_array_equal(counts(split), np.full((100, 10), each))
         expected = np.repeat(np.arange(num_clusters), 100 // num_clusters)
-        np.testing.assert_array_equal(world.cluster, expected)
+        np.testing.assert_array_equal(found.cluster, expected)
         quarters = {2: (0, 2), 4: (0, 1, 2, 3)}[num_clusters]
         seen = []
-        for split in (world.train, world.valid, world.test):
+        for split in (found.train, found.valid, found.test):
             for n, images in enumerate(split.examples["x"]):
-                upright = np.rot90(images, -quarters[world.cluster[n]], (1, 2))
+                upright = np.rot90(images, -quarters[found.cluster[n]], (1, 2))
                 rows = numbers(upright)
                 np.testing.assert_array_equal(CIFAR.y[rows], split.examples["y"][n])
-                assert (rows >= 50_000).all() == (split is world.test)
+                assert (rows >= 50_000).all() == (split is found.test)
                 seen.append(rows)
         every = np.concatenate(seen)
         assert len(set(every.tolist())) == len(every) == 60_000
 
     def test_a_hundred_training_images(self):
-        world = world_of(train_size=100)
-        np.testing.assert_array_equal(counts(world.train), np.full((100, 10), 10))
-        np.testing.assert_array_equal(world.valid.size, [100] * 100)
-        np.testing.assert_array_equal(world.test.size, [100] * 100)
+        found = data_of(train_size=100)
+        np.testing.assert_array_equal(counts(found.train), np.full((100, 10), 10))
+        np.testing.assert_array_equal(found.valid.size, [100] * 100)
+        np.testing.assert_array_equal(found.test.size, [100] * 100)
 
     @pytest.mark.parametrize(
         "num_clusters, swaps",
         [(2, [None, (0, 2)]), (4, [None, (0, 1), (2, 3), (4, 5)])],
     )
     def test_swap(self, num_clusters, swaps):
-        world = world_of(study="swap", num_clusters=num_clusters)
+        found = data_of(study="swap", num_clusters=str(num_clusters))
         np.testing.assert_array_equal(
-            world.cluster, np.arange(100) * num_clusters // 100
+            found.cluster, np.arange(100) * num_clusters // 100
         )
-        for split in (world.train, world.valid, world.test):
+        for split in (found.train, found.valid, found.test):
             for n in range(100):
                 y = CIFAR.y[numbers(split.examples["x"][n])]
-                if swaps[world.cluster[n]] is not None:
-                    one, other = swaps[world.cluster[n]]
+                if swaps[found.cluster[n]] is not None:
+                    one, other = swaps[found.cluster[n]]
                     y = np.where(y == one, other, np.where(y == other, one, y))
                 np.testing.assert_array_equal(split.examples["y"][n], y)
 
     def test_vehicles_and_animals(self):
-        world = world_of(study="vehicles_animals")
+        found = data_of(study="vehicles_animals")
         vehicles = np.isin(np.arange(10), [0, 1, 8, 9])
         expected = np.where(np.arange(100)[:, None] < 50, vehicles, ~vehicles)
-        np.testing.assert_array_equal(counts(world.train), 80 * expected)
-        np.testing.assert_array_equal(counts(world.test), 20 * expected)
-        np.testing.assert_array_equal(world.cluster, np.arange(100) // 50)
-        small = world_of(study="vehicles_animals", train_size=100)
+        np.testing.assert_array_equal(counts(found.train), 80 * expected)
+        np.testing.assert_array_equal(counts(found.test), 20 * expected)
+        np.testing.assert_array_equal(found.cluster, np.arange(100) // 50)
+        small = data_of(study="vehicles_animals", train_size=100)
         assert small.train.size.tolist() == [100] * 50 + [96] * 50
 
     def test_pathological(self):
-        world = world_of(study="pathological")
+        found = data_of(study="pathological")
         pair = np.arange(10) // 2 == np.arange(100)[:, None] // 20
-        np.testing.assert_array_equal(counts(world.train), 200 * pair)
-        np.testing.assert_array_equal(counts(world.test), 50 * pair)
-        np.testing.assert_array_equal(world.cluster, np.arange(100) // 20)
-        small = world_of(study="pathological", train_size=100)
+        np.testing.assert_array_equal(counts(found.train), 200 * pair)
+        np.testing.assert_array_equal(counts(found.test), 50 * pair)
+        np.testing.assert_array_equal(found.cluster, np.arange(100) // 20)
+        small = data_of(study="pathological", train_size=100)
         np.testing.assert_array_equal(counts(small.train), 50 * pair)
 
     def test_practical(self):
-        world = world_of(study="practical")
+        found = data_of(study="practical")
         pair = np.arange(10) // 2 == np.arange(100)[:, None] // 20
-        train = counts(world.train)
+        train = counts(found.train)
         assert set(train[pair]) == {160}
         assert set(train[~pair]) == {10}  # 12 or 13, of which 2 or 3 validate
-        assert set(counts(world.test)[pair]) == {40}
-        assert set(counts(world.test)[~pair]) <= {2, 3}
-        small = world_of(study="practical", train_size=100)
+        assert set(counts(found.test)[pair]) == {40}
+        assert set(counts(found.test)[~pair]) <= {2, 3}
+        small = data_of(study="practical", train_size=100)
         np.testing.assert_array_equal(counts(small.train), np.full((100, 10), 10))
-        kept = world_of(study="practical", train_size=100, proportional=True)
+        kept = data_of(study="practical", train_size=100, proportional=True)
         shares = counts(kept.train)[pair].reshape(100, 2).sum(1) / 100
         assert shares.mean() == pytest.approx(0.8, abs=0.02)
 
     def test_runs_differ(self):
-        one, other = connection_worlds.image_worlds(CIFAR, PLAIN, 0, 2)
+        config = dataclasses.replace(PLAIN, num_runs=2)
+        one, other = data.image_data_of_runs(config, CIFAR).values()
         assert (one.train.examples["x"] != other.train.examples["x"]).any()
 
     def test_data_without_a_test_part(self):
-        whole = CIFAR._replace(is_test=None)
-        setup = PLAIN._replace(test_share=0.25)
-        world = connection_worlds.image_world(whole, setup, np.random.default_rng(0))
-        np.testing.assert_array_equal(world.test.size, [150] * 100)
-        np.testing.assert_array_equal(world.train.size, [360] * 100)
+        found = data_of(CIFAR._replace(is_test=None), test_share=0.25)
+        np.testing.assert_array_equal(found.test.size, [150] * 100)
+        np.testing.assert_array_equal(found.train.size, [360] * 100)
 
     def test_clusters_of_other_sizes_are_refused(self):
         with pytest.raises(InputError, match="5 clusters can share equally, got 42"):
-            world_of(study="practical", num_agents=42)
+            data_of(study="practical", num_agents=42)
+
+
+def of_users(num_users, size=12, num_classes=10):
+    """Images of users, the first pixel of each says whose it is."""
+    user = np.repeat(np.arange(num_users, dtype=np.int32), size)
+    x = np.tile(user.astype(np.uint8)[:, None, None], (1, 2, 2))
+    y = np.arange(len(user), dtype=np.int32) % num_classes
+    return Examples(x, y, user, num_classes)
+
+
+class TestUsersAreAgents:
+    """Where images have users, each agent has those of one."""
+
+    def test_each_agent_has_all_of_one_user(self):
+        found = data_of(of_users(11), num_agents=8, test_share=0.25)
+        np.testing.assert_array_equal(found.test.size, [3] * 8)
+        np.testing.assert_array_equal(found.train.size + found.valid.size, [9] * 8)
+        owners = [
+            {
+                int(pixel)
+                for split in found[:3]
+                for pixel in split.examples["x"][n, : split.size[n]].flat
+            }
+            for n in range(8)
+        ]
+        assert {len(own) for own in owners} == {1}
+        assert len(set.union(*owners)) == 8
+        np.testing.assert_array_equal(found.cluster, np.arange(8) // 4)
+
+    def test_the_own_split_is_kept(self):
+        examples = of_users(4)
+        is_test = np.arange(len(examples.y)) % 12 < 5
+        found = data_of(examples._replace(is_test=is_test), num_agents=4, study="swap")
+        np.testing.assert_array_equal(found.test.size, [5] * 4)
+
+    def test_runs_have_other_users_in_other_clusters(self):
+        config = dataclasses.replace(PLAIN, num_agents=4, num_runs=2)
+        one, other = data.image_data_of_runs(config, of_users(40)).values()
+        assert (one.train.examples["x"] != other.train.examples["x"]).any()
+
+    def test_refusals(self):
+        with pytest.raises(InputError, match="Need 8 users .* but the data has 7"):
+            data_of(of_users(7), num_agents=8)
+        with pytest.raises(InputError, match="Need 8 users .* but the data has 0"):
+            data_of(of_users(8, size=2), num_agents=8)
+        for name in ("vehicles_animals", "pathological", "practical"):
+            with pytest.raises(InputError, match=f"without users for --study={name}"):
+                data_of(of_users(40), num_agents=20, study=name)
+
+    def test_a_file_may_do_without_users(self, parse, tmp_path):
+        examples = of_users(40)
+        args = ("--dataset=npz", f"--data_dir={tmp_path / 'own.npz'}")
+        arrays = {"x": examples.x, "y": examples.y}
+        np.savez(tmp_path / "own.npz", **arrays)
+        flags = ("--study=pathological", "--num_agents=20")
+        config = parse(*args, *flags, experiment="connections")
+        ((run, found),) = study.make_data_and_subject(config)[0].items()
+        assert run == 0
+        assert (counts(found.train) > 0).sum(1).tolist() == [2] * 20
+        np.savez(tmp_path / "own.npz", **arrays, user=examples.user)
+        with pytest.raises(InputError, match="leave the array user out of the file"):
+            study.make_jobs(config)
+        config = parse(*args, "--num_agents=20", experiment="connections")
+        ((_, found),) = study.make_data_and_subject(config)[0].items()
+        assert all(len(np.unique(own)) == 1 for own in found.test.examples["x"])
+
+
+@pytest.mark.parametrize(
+    "changes, num_classes, message",
+    [
+        ({"study": "swap", "num_clusters": "4"}, 5, "6 classes or more .* got 5"),
+        ({"study": "swap"}, 2, "3 classes or more .* got 2"),
+        ({"study": "pathological"}, 5, "even number of classes, .* got 5"),
+        ({"study": "practical"}, 2, "4 or more, .* got 2"),
+        ({"study": "vehicles_animals"}, 4, "ten classes of CIFAR-10 .* got 4"),
+    ],
+)
+def test_classes_that_a_study_cannot_use(changes, num_classes, message):
+    examples = of_users(1, size=80, num_classes=num_classes)
+    with pytest.raises(InputError, match=message):
+        data_of(examples, num_agents=4, **changes)
+
+
+def test_a_later_run_has_the_data_of_the_same_number():
+    examples = of_users(1, size=400)
+    config = dataclasses.replace(PLAIN, num_agents=4, num_runs=3)
+    last = dataclasses.replace(config, first_run=2, num_runs=1)
+    (alone,) = data.image_data_of_runs(last, examples).values()
+    among = data.image_data_of_runs(config, examples)
+    assert list(among) == [0, 1, 2]
+    for one, other in zip(alone[:3], among[2][:3], strict=True):
+        np.testing.assert_array_equal(one.size, other.size)
+        width = one.examples["y"].shape[1]
+        np.testing.assert_array_equal(one.examples["y"], other.examples["y"][:, :width])
 
 
 def test_users_of_the_largest_groups():
@@ -163,15 +260,15 @@ def test_users_of_the_largest_groups():
         test=[[name.upper()] for name in "abcde"],
         group=np.array([2, 0, 2, 1, 1]),
     )
-    found = connection_worlds.in_largest_groups(documents, 2)
+    found = sources.in_largest_groups(documents, 2)
     assert found.users == ["a", "c", "d", "e"]
     assert found.test == [["A"], ["C"], ["D"], ["E"]]
     assert found.valid is None
     assert found.group.tolist() == [2, 2, 1, 1]
     with pytest.raises(InputError, match="users of 4 groups, got 3"):
-        connection_worlds.in_largest_groups(documents, 4)
+        sources.in_largest_groups(documents, 4)
     with pytest.raises(InputError, match="users of 2 groups, got 0"):
-        connection_worlds.in_largest_groups(documents._replace(group=None), 2)
+        sources.in_largest_groups(documents._replace(group=None), 2)
 
 
 def test_roles_by_play():
@@ -185,7 +282,7 @@ def test_roles_by_play():
 def test_real_roles_by_play(real_data):
     found = shakespeare.by_play(shakespeare.load(real_data))
     assert np.bincount(found.group).min() > 20
-    largest = connection_worlds.in_largest_groups(found, 4)
+    largest = sources.in_largest_groups(found, 4)
     assert len(np.unique(largest.group)) == 4
 
 
@@ -201,6 +298,8 @@ def test_a_run(run, capsys):
         ("pens", 10),
     ]
     last = {row["scheme"]: row for row in rows}
+    assert last["pens"]["accuracy"] == last["pens"]["accuracy_before"]
+    assert last["pens"]["accuracy"] != last["pens"]["accuracy_after"]
     # A fifth of ten rounds is two: one round of six models, nine of three.
     assert last["sparse"]["messages"] == 30
     assert last["pens"]["messages"] <= 33
@@ -228,7 +327,7 @@ def test_a_run(run, capsys):
     assert metrics >= {"accuracy", "messages", "bytes", "gini", "merged_in_cluster"}
     said = capsys.readouterr().out
     assert "thesis" not in said
-    connection_results.print_table(folder, ("rotation_2", True))
+    results.print_table(folder, ("rotation_2", True))
     table = capsys.readouterr().out.splitlines()
     assert table[0].split()[-2:] == ["thesis,", "rotation_2"]
     assert table[1].split()[0].rstrip("*") == "sparse"
@@ -241,10 +340,29 @@ def test_agents_that_send_nothing_have_a_figure_too(tmp_path):
     for number in (1, 2):
         alone = row("local", 0, number, 0.5, 0) | {"parameters": 3, "bytes": 0}
         run_folder.append(tmp_path, "metrics.jsonl", alone)
-    connection_results.draw(tmp_path)
+    pictures.draw(tmp_path)
     assert_drawn(tmp_path, "pareto", "local")
     assert not (tmp_path / "graphs.png").exists()
     assert not (tmp_path / "in_cluster_by_round.png").exists()
+
+
+def test_runs_that_do_not_start_at_0_are_shown(tmp_path):
+    for run in (5, 6):
+        for number in (1, 2):
+            one = row("sparse", run, number, run / 10, 3 * number, share=0.5)
+            run_folder.append(tmp_path, "metrics.jsonl", one)
+        links = {
+            "scheme": "sparse",
+            "run": run,
+            "cluster": [0, 1],
+            "links": [[0, 1, 3]],
+        }
+        run_folder.append(tmp_path, "links.jsonl", links)
+    ((name, runs),) = results.runs_by_method(tmp_path).items()
+    assert name == "sparse"
+    assert [[r["run"] for r in own] for own in runs] == [[5, 5], [6, 6]]
+    pictures.draw(tmp_path)
+    assert_drawn(tmp_path, "graphs", "who averaged with it", "sparse")
 
 
 def row(scheme, run, number, accuracy, messages, share=None):
@@ -264,7 +382,7 @@ def test_best_accuracy_costs_what_was_sent_until_then():
         [row("a", 0, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.5, 0.4])],
         [row("a", 1, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.2, 0.9])],
     ]
-    assert connection_results.at_best(runs) == pytest.approx((0.7, 4.5))
+    assert results.at_best(runs) == pytest.approx((0.7, 4.5))
 
 
 def test_a_run_may_lack_what_others_have(tmp_path):
@@ -279,35 +397,35 @@ def test_stable_means_rounds_however_often_they_are_evaluated():
     rising = np.minimum(np.arange(1, 61) / 40, 0.5)  # flat from round 20 on
     for every in (1, 2, 4):
         runs = [[row("a", 0, n, rising[n - 1], 3 * n) for n in range(every, 61, every)]]
-        accuracy = connection_results.curves(runs, "accuracy")
-        windows = connection_results._windows(runs)
+        accuracy = results.curves(runs, "accuracy")
+        windows = results._windows(runs)
         assert statistics.top_ua_stable_max(accuracy, lengths=windows) == 0.5
 
 
 @pytest.mark.parametrize("every", [50, 400])
 def test_a_single_evaluation_is_not_stable(every):
     runs = [[row("a", 0, n, n / 2000, 3) for n in range(every, 2001, every)]]
-    windows = connection_results._windows(runs)
-    accuracy = connection_results.curves(runs, "accuracy")
+    windows = results._windows(runs)
+    accuracy = results.curves(runs, "accuracy")
     assert statistics.top_ua_stable_max(accuracy, lengths=windows) is None
 
 
 def test_share_over_the_last_tenth():
     shares = [0.0] * 18 + [0.5, 1.0]
     runs = [[row("a", 0, n + 1, 0.5, 3, share) for n, share in enumerate(shares)]]
-    assert connection_results.share_at_the_end(runs) == 0.75
+    assert results.share_at_the_end(runs) == 0.75
     silent = [[row("a", 0, 1, 0.5, 0)]]
-    assert np.isnan(connection_results.share_at_the_end(silent))
+    assert np.isnan(results.share_at_the_end(silent))
     # Where everything that arrives is averaged, there is one share only.
-    assert connection_results.in_cluster({"in_cluster": 0.3}) == 0.3
+    assert results.in_cluster({"in_cluster": 0.3}) == 0.3
 
 
 def test_printed_numbers():
-    assert connection_thesis.printed("oracle", "rotation_2", True) == 43.80
-    assert connection_thesis.printed("diple", "practical", False) == 71.09
-    assert connection_thesis.printed("pens", "text_4", False) == 8.82
-    assert connection_thesis.printed("aucccr", "text_2", True) is None
-    assert connection_thesis.printed("local", "swap_4", True) is None
+    assert thesis.printed("oracle", "rotation_2", True) == 43.80
+    assert thesis.printed("diple", "practical", False) == 71.09
+    assert thesis.printed("pens", "text_4", False) == 8.82
+    assert thesis.printed("aucccr", "text_2", True) is None
+    assert thesis.printed("local", "swap_4", True) is None
 
 
 @pytest.mark.parametrize(
@@ -323,36 +441,42 @@ def test_printed_numbers():
 def test_column_of_the_thesis(flags, column):
     settings = {"study": "rotation", "num_clusters": "2"}
     settings |= dict(flag.removeprefix("--").split("=") for flag in flags)
-    assert connection_thesis.column_of(settings) == column
+    assert thesis.column_of(settings) == column
 
 
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (("--methods=pens,gossip",), "Need methods among sparse, .* got 'gossip'"),
+        (("--methods=pens,gossip",), "need sparse, .* got 'gossip'"),
         (("--num_agents=9",), "2 clusters can share equally, got 9"),
         (("--dataset=shakespeare",), "Need --dataset among digits, .* got shakespeare"),
         (("--study=text", "--dataset=mnist"), "among speakers, .* got mnist"),
         (("--study=text", "--methods=aucccr"), "leave it out of --methods"),
-        (("--test_share=1.5",), "test share above 0 and below 1, got 1.5"),
+        (("--test_share=1.5",), "need less than 1, got 1.5"),
         (("--methods=dac", "--view_size=3"), "above the 3 peers averaged with"),
         (("--train_size=5",), "each of the 10 classes of agent 0, got a size of 5"),
+        (("--study=text", "--first_run=1"), "Need --first_run=0 for generated texts"),
+        (("--num_clusters=3",), "need one of 2, 4, got '3'"),
+        (("--sharpness=nan",), "need a finite number"),
+        (("--update_share=1.1",), "need 1 or less, got 1.1"),
+        (("--max_train=0",), "need 1 or more, got 0"),
     ],
 )
 def test_refusals(parse, flags, message):
-    parse(*TINY, *flags, experiment="connections")
     with pytest.raises(InputError, match=message):
-        MODULES["connections"].make_jobs()
+        study.make_jobs(parse(*TINY, *flags, experiment="connections"))
 
 
 def test_the_guide_adds_a_method(parse):
     """The row of CONTRIBUTING.md makes an algorithm out of its selection."""
-    parse(*TINY, experiment="connections")
-    names = {"_pulling": connection_methods._pulling} | GUIDE
+    config = parse(*TINY, "--first_run=3", experiment="connections")
+    names = {"_pulling": methods._pulling} | GUIDE
     (method,) = eval(f"{{{GUIDE_ROWS[1]}}}", names).values()
-    (world,), subject = MODULES["connections"].make_world_and_task()
-    algorithm = method(subject, connection_methods.Run(0, world))
-    state = jax.eval_shape(algorithm.init, jax.random.key(0), world)
+    of_runs, subject = study.make_data_and_subject(config)
+    assert list(of_runs) == [3]
+    found = of_runs[3]
+    algorithm = method(subject, Run(3, found))
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), found)
     assert state.peers.ids.shape == (8, 4)
     with pytest.raises(InputError, match="num_candidates, got 3, 2"):
         GUIDE["alike"](num_candidates=2)
@@ -366,8 +490,15 @@ class TestEveryMethod:
             yield
 
     def test_on_images(self, run):
-        methods = list(MODULES["connections"].METHODS)
-        folder = run(*TINY, f"--methods={','.join(methods)}", experiment="connections")
+        methods = list(study.METHODS)
+        # A model has 610 numbers; predictions for 100 examples would have more.
+        probe_size, predictions = 20, 20 * 10
+        folder = run(
+            *TINY,
+            f"--probe_size={probe_size}",
+            f"--methods={','.join(methods)}",
+            experiment="connections",
+        )
         last = {row["scheme"]: row for row in run_folder.read(folder)}
         assert list(last) == methods
         assert np.isfinite([row["loss"] for row in last.values()]).all()
@@ -379,12 +510,24 @@ class TestEveryMethod:
         assert last["l2c"]["messages"] == 7 + 9 * 3
         assert last["diple"]["messages"] <= 6 * 30
         assert last["d_cliques"]["messages"] > 60
-        # What is compared by predictions is fetched with fewer numbers.
-        per_message = {
-            n: r["bytes"] / r["messages"] for n, r in last.items() if n != "local"
+        # With a model comes an update; predictions take no model, but to be averaged.
+        size = last["sparse"]["parameters"]
+        numbers = {name: row["bytes"] / 4 for name, row in last.items()}
+        for name in ("pens", "dac", "panm_loss"):
+            assert numbers[name] == last[name]["messages"] * size
+        assert numbers["panm_grad"] == last["panm_grad"]["messages"] * 2 * size
+        merged = {
+            row["scheme"]: sum(number for *_, number in row["merged"]) / 8
+            for row in run_folder.read(folder, "links.jsonl")
         }
-        assert per_message["panm_grad"] > 1.5 * per_message["pens"]
-        assert per_message["panm_probe"] < per_message["pens"]
+        compared = last["dac_probe"]["messages"] * predictions
+        expected = merged["dac_probe"] * size + compared
+        assert numbers["dac_probe"] == pytest.approx(expected, rel=1e-6)
+        # At most one of those averaged with in a round was not compared before.
+        averaged, fetched = merged["panm_probe"], last["panm_probe"]["messages"]
+        most = averaged * size + fetched * predictions
+        assert most - 10 * predictions <= numbers["panm_probe"] <= most
+        assert numbers["panm_probe"] < fetched * size
 
     def test_convolutions(self, run):
         """Methods that take gradients of their own."""
@@ -443,12 +586,11 @@ class TestEveryMethod:
             "--eval_every=3",
             experiment="connections",
         )
-        runs_of = connection_results.runs_by_method(folder)
+        runs_of = results.runs_by_method(folder)
         shares = {
-            name: connection_results.share_at_the_end(runs)
-            for name, runs in runs_of.items()
+            name: results.share_at_the_end(runs) for name, runs in runs_of.items()
         }
-        top = {name: connection_results.at_best(r)[0] for name, r in runs_of.items()}
+        top = {name: results.at_best(r)[0] for name, r in runs_of.items()}
         assert shares["oracle"] == 1
         assert shares["pens"] > 0.9 and shares["dac"] > 0.9 > shares["sparse"]
         assert min(top["oracle"], top["pens"], top["dac"]) > top["sparse"]

@@ -21,6 +21,11 @@ def test_npz_by_file_or_folder(tmp_path):
         assert examples.num_classes == 62
 
 
+def test_npz_with_names_of_writers(tmp_path):
+    path = write_npz(tmp_path / "femnist.npz", user=np.array(["f3", "f1", "f3"]))
+    np.testing.assert_array_equal(femnist.load(path).user, [1, 0, 1])
+
+
 def test_json_merges_train_and_test_of_a_writer(tmp_path):
     write_json(tmp_path / "train" / "all_data_2_train_9.json", leaf(bob=[10], eve=[5]))
     write_json(tmp_path / "train" / "all_data_10_train_9.json", leaf(ann=[61, 0]))

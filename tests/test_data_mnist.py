@@ -1,40 +1,15 @@
 """MNIST: tiny files of each published format, and the real ones."""
 
 import gzip
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from idx_files import NAMES, idx_bytes, tiny
 
 from p2pjax.datasets.loaders import mnist
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
-
-NAMES = {
-    "x_train": "train-images-idx3-ubyte",
-    "y_train": "train-labels-idx1-ubyte",
-    "x_test": "t10k-images-idx3-ubyte",
-    "y_test": "t10k-labels-idx1-ubyte",
-}
-
-
-def tiny() -> dict[str, np.ndarray]:
-    """Three training and two test images, all pixels of the data set distinct-ish."""
-    pixels = (np.arange(5 * 784) % 251).astype(np.uint8).reshape(5, 28, 28)
-    labels = np.array([3, 0, 9, 1, 7], np.uint8)
-    return {
-        "x_train": pixels[:3],
-        "y_train": labels[:3],
-        "x_test": pixels[3:],
-        "y_test": labels[3:],
-    }
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    """The idx format as published: magic, lengths (big-endian), bytes."""
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    return header + array.tobytes()
 
 
 def write_idx(folder: Path, **changes: np.ndarray) -> None:

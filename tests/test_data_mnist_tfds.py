@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from p2pjax.datasets.loaders import images_tfds
+from p2pjax.datasets.loaders import images_tfds, mnist
 from p2pjax.types import InputError
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -24,8 +24,9 @@ def png(grey: int) -> io.BytesIO:
     return file
 
 
-def prepare(data_dir: Path) -> None:
+def prepare(data_dir: Path, **splits: range) -> None:
     """Prepares a small "mnist" as a download would: greys 0-4, and 5-7 for testing."""
+    splits = splits or {"train": range(5), "test": range(5, 8)}
 
     class Mnist(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("3.0.1")  # the version of the real one
@@ -41,8 +42,7 @@ def prepare(data_dir: Path) -> None:
 
         def _split_generators(self, dl_manager):
             return {
-                "train": self._generate_examples(range(5)),
-                "test": self._generate_examples(range(5, 8)),
+                name: self._generate_examples(greys) for name, greys in splits.items()
             }
 
         def _generate_examples(self, greys):
@@ -109,6 +109,59 @@ def test_another_kind_of_dataset(tmp_path, name, found):
     with (
         tfds.testing.mock_data(num_examples=2),
         pytest.raises(InputError, match=f"{name}.*{needed}.*found .*{found}.*choose"),
+    ):
+        mnist.load_tfds(name, tmp_path, download=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "num_classes"),
+    [
+        ("mnist", (28, 28), 10),
+        ("cifar100", (32, 32, 3), 100),
+        ("emnist/letters", (28, 28), 37),
+        ("svhn_cropped", (32, 32, 3), 10),
+        ("imagenet_resized/8x8", (8, 8, 3), 1000),
+        ("eurosat/rgb", (64, 64, 3), 10),
+    ],
+)
+def test_images_of_any_size(tmp_path, name, shape, num_classes):
+    with tfds.testing.mock_data(num_examples=2):
+        examples = images_tfds.load_tfds(name, tmp_path, download=True)
+    assert examples.x.shape == (4, *shape)
+    assert examples.x.dtype == np.uint8
+    assert examples.num_classes == num_classes
+    np.testing.assert_array_equal(examples.is_test, [0, 0, 1, 1])
+
+
+def test_splits(tmp_path):
+    """The test split, or else validation, or else all is training data."""
+    prepare(tmp_path / "a", train=range(3), validation=range(3, 5))
+    examples = images_tfds.load_tfds(data_dir=tmp_path / "a")
+    assert sorted(examples.y[:3]) == [0, 1, 2]
+    np.testing.assert_array_equal(examples.is_test, [0, 0, 0, 1, 1])
+    prepare(tmp_path / "b", train=range(3), test=range(3, 5), validation=range(5, 8))
+    assert sorted(images_tfds.load_tfds(data_dir=tmp_path / "b").y[3:]) == [3, 4]
+    prepare(tmp_path / "c", train=range(3))
+    examples = images_tfds.load_tfds(data_dir=tmp_path / "c")
+    assert (sorted(examples.y), examples.is_test) == ([0, 1, 2], None)
+    prepare(tmp_path / "d", test=range(3), extra=range(3))
+    with pytest.raises(InputError, match=r"split train is needed, found .*extra"):
+        images_tfds.load_tfds(data_dir=tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ag_news_subset", r"image and label .*found .*title \[\].*choose another"),
+        ("tf_flowers", r"images of one size .*differ, \[None, None, 3\].* as npz"),
+        ("iris", r"image and label .*found features \[4\], label"),
+        ("eurosat/all", r"image and label .*found .*sentinel2 \[64, 64, 13\]"),
+    ],
+)
+def test_what_is_not_images_of_one_size(tmp_path, name, message):
+    with (
+        tfds.testing.mock_data(num_examples=2),
+        pytest.raises(InputError, match=message),
     ):
         images_tfds.load_tfds(name, tmp_path, download=True)
 

@@ -46,6 +46,15 @@ def test_load_uses_the_given_num_classes(tmp_path):
     assert npz.load(write(tmp_path, num_classes=7)).num_classes == 7
 
 
+def test_users_are_there_unless_they_need_not_be(tmp_path):
+    found = npz.load(write(tmp_path), needs_user=False)
+    np.testing.assert_array_equal(found.user, [5, 5, 7])
+    path = write(tmp_path, user=None)
+    np.testing.assert_array_equal(npz.load(path, needs_user=False).user, [0, 0, 0])
+    with pytest.raises(InputError, match="add user with numpy.savez"):
+        npz.load(path)
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
@@ -63,6 +72,35 @@ def test_load_keeps_or_narrows_the_dtype(tmp_path, given, kept):
     loaded = npz.load(write(tmp_path, x=x)).x
     assert loaded.dtype == kept
     np.testing.assert_array_equal(loaded, x)
+
+
+def test_names_are_numbered_in_sorted_order(tmp_path):
+    names, writers = np.array(["owl", "ant", "bee"]), np.array(["zoé", "zoé", "Ann"])
+    for kind in (np.asarray, lambda a: np.char.encode(a, "utf-8")):
+        examples = npz.load(write(tmp_path, y=kind(names), user=kind(writers)))
+        np.testing.assert_array_equal(examples.y, [2, 0, 1])
+        np.testing.assert_array_equal(examples.user, [1, 1, 0])
+        assert examples.y.dtype == examples.user.dtype == np.int32
+        assert examples.num_classes == 3
+    assert np.unique(names)[examples.y].tolist() == names.tolist()
+
+
+def test_names_in_an_array_of_objects_are_refused(tmp_path):
+    """They could only be read by running a pickle."""
+    path = write(tmp_path, y=np.array(["a", "b", "c"], object))
+    with pytest.raises(InputError, match="pickled objects"):
+        npz.load(path)
+
+
+def test_users_may_be_left_out_where_they_are_not_needed(tmp_path):
+    path = write(tmp_path, user=None)
+    with pytest.raises(InputError, match="has only x, y: add user"):
+        npz.load(path)
+    examples = npz.load(path, needs_user=False)
+    np.testing.assert_array_equal(examples.user, [0, 0, 0])
+    assert examples.user.dtype == np.int32
+    own = npz.load(write(tmp_path), needs_user=False)
+    np.testing.assert_array_equal(own.user, [5, 5, 7])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +122,10 @@ def test_load_reads_the_split(tmp_path, split):
         ({"user": np.array([0])}, ["same length", "user 1"]),
         ({"y": np.array([0, -1, 1])}, ["y must lie in 0..", "found -1"]),
         ({"y": np.array([0, 1.5, 1])}, ["y must be whole numbers", "float64"]),
-        ({"y": np.array(["a", "b", "c"])}, ["y must be whole numbers", "<U1"]),
+        ({"y": np.array(["a", "", ""])}, ["y must have a name", "found 2 empty"]),
+        ({"user": np.array([b"", b"b", b"c"])}, ["user must have a name", "1 empty"]),
+        ({"y": np.array([["a"], ["b"], ["c"]])}, ["y must have shape", "[3, 1]"]),
+        ({"y": np.array(["a", "b", "c"]), "num_classes": 2}, ["0..1", "found 2"]),
         ({"y": np.zeros((3, 1), int)}, ["y must have shape [examples]", "[3, 1]"]),
         ({"y": np.int64(3)}, ["y must have shape [examples]", "found []"]),
         ({"user": np.array([0, -4, 1])}, ["user must lie in 0..", "found -4"]),

@@ -1,6 +1,9 @@
 """Experiments end to end: flagfiles, run folders, reruns, every refusal."""
 
+import ast
+import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,25 +13,25 @@ import experiment_modules
 import jax
 import numpy as np
 import pytest
-from absl import flags
 from figure_contents import assert_drawn
 from settings import TINY
 
-from experiments import (
-    averaging_schemes,
-    averaging_study,
-    combination,
-    common,
-    femnist,
-    overview,
-    run_folder,
-)
-from p2pjax.datasets.loaders import glyphs
-from p2pjax.training import agent_loop
+from experiments import overview
+from experiments.averaging import schemes as averaging_schemes
+from experiments.engine import command, config, fields, run_folder
+from experiments.engine.jobs import Measurement
+from experiments.femnist import study as femnist
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
-FLAGFILES = sorted((ROOT / "experiments" / "flags").glob("*.flags"))
+FLAGFILES = [
+    path for path in experiment_modules.flagfiles() if not path.name.startswith("base")
+]
+
+
+def named(flagfile):
+    """As in `mnist.level`."""
+    return f"{flagfile.parents[1].name}.{flagfile.stem}"
 
 
 @pytest.fixture
@@ -209,7 +212,7 @@ def test_own_npz(run, tmp_path):
 
 def on_embedded_data(flagfile, train_size, test_size):
     """The flagfile's experiment and a small command line; real data may be missing."""
-    experiment = flagfile.name.split(".")[0]
+    experiment, name = flagfile.parents[1].name, named(flagfile)
     sizes = (f"--train_size={train_size}", f"--test_size={test_size}")
     small = {
         "femnist": ("--dataset=glyphs", *sizes),
@@ -251,7 +254,7 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--hidden=4",
         ),
     }[experiment]
-    if "connections" in flagfile.name and "text" in flagfile.name:
+    if "connections.text" in name or "connections.thesis_text" in name:
         small = (
             "--dataset=speakers",
             "--num_agents=20",
@@ -260,52 +263,38 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--min_train=1",
             "--max_train=1000",
         )
-    if "senteval" in flagfile.name:
+    if "senteval" in name:
         small += ("--dataset=topics",)
-    if "combination.mnist" in flagfile.name:
+    if "combination.mnist" in name:
         small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
-    if "auto" in flagfile.name:
+    if "auto" in name:
         small += ("--values=1",)  # mini-batches before the grouping, which is run here
-    if "train_size" in flagfile.name:
+    if "train_size" in name:
         small += ("--values=4",)
     return experiment, (f"--flagfile={flagfile}", *small, "--num_runs=1")
 
 
-@pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("flagfile", FLAGFILES, ids=named)
 def test_flagfiles_build(parse, flagfile):
+    """Every flagfile through the one interface that all experiments have."""
     experiment, args = on_embedded_data(flagfile, train_size=4, test_size=10)
-    parse(*args, experiment=experiment)
-    module = experiment_modules.MODULES[experiment]
-    if experiment == "heterogeneity":  # trains nothing
-        counts = module.histograms(0)
-        assert {len(own) for own in counts.values()} == {10}
-        return
-    for program, world in first_and_last(module):
-        state = jax.eval_shape(program.algorithm.init, jax.random.key(0), world)
-        models = jax.eval_shape(program.algorithm.models, state)
-        metrics = jax.eval_shape(program.evaluate, models, world)
-        assert metrics["accuracy"].shape == world.train.size.shape
-
-
-def first_and_last(module):
-    """Programs of an experiment, with the data of their first run."""
-    if hasattr(module, "make_jobs"):
-        jobs = module.make_jobs()
-        return [(job, job.make_world()) for job in (jobs[0], jobs[-1])]
-    if hasattr(module, "load_examples"):
-        cases = module.make_cases(module.load_examples())
-    else:
-        cases = module.make_cases()
-    build = getattr(module, "build_program", averaging_study.perceptron_program)
-    worlds = [case.make_world(0) for case in (cases[0], cases[-1])]
-    return [
-        (build(cases[0], worlds[0]), worlds[0]),
-        (build(cases[-1], worlds[1]), worlds[1]),
-    ]
+    settings = parse(*args, experiment=experiment)
+    jobs = experiment_modules.EXPERIMENTS[experiment].make_jobs(settings)
+    assert {job.run for job in jobs} == {0}
+    for job in (jobs[0], jobs[-1]):
+        if isinstance(job, Measurement):
+            assert all(np.isfinite(value) for value in job.measure().values())
+            continue
+        algorithm, evaluate = job.program
+        data = job.make_data()
+        state = jax.eval_shape(algorithm.init, job.key, data)
+        models = jax.eval_shape(algorithm.models, state)
+        metrics = jax.eval_shape(evaluate, models, data)
+        assert metrics["accuracy"].shape == data.train.size.shape
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("flagfile", FLAGFILES, ids=named)
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_flagfiles_run(run, flagfile):
     experiment, args = on_embedded_data(flagfile, train_size=20, test_size=10)
@@ -324,7 +313,7 @@ def test_flagfiles_run(run, flagfile):
 
 def test_paper_sizes_are_refused_where_writers_are_too_small(refused, real_data):
     said = refused(
-        f"--flagfile={ROOT}/experiments/flags/femnist.level_a.flags",
+        f"--flagfile={ROOT}/experiments/femnist/flags/level_a.flags",
         f"--data_dir={real_data}",
     )
     assert "360 training and 60 test examples of each of 16 users" in said
@@ -335,15 +324,15 @@ def test_paper_sizes_are_refused_where_writers_are_too_small(refused, real_data)
     "args, message",
     [
         (("--levls=3",), "Unknown command line flag 'levls'"),
-        (("--dataset=cifar",), "should be one of"),
-        (("--study=all",), "should be one of"),
+        (("--dataset=cifar",), "need one of glyphs, femnist, npz"),
+        (("--study=all",), "need one of level, scheme, peers, got 'all'"),
         (("femnist.flags",), "Need flags such as --seed=1 only, got 'femnist.flags'"),
         (("--flagfile=none.flags",), "none.flags"),
-        (("--learning_rate=-0.1",), "positive learning rate, got -0.1"),
-        (("--learning_rate=nan",), "positive learning rate, got nan"),
+        (("--learning_rate=-0.1",), "need more than 0, got -0.1"),
+        (("--learning_rate=nan",), "need a finite number, got nan"),
         (("--num_runs=0",), "num_runs"),
         (("--num_agents=0",), "num_agents"),
-        (("--levels=a,b",), "whole numbers joined by commas for --levels, got 'a,b'"),
+        (("--levels=a,b",), "flag --levels=a,b: need a whole number, got 'a'"),
         (("--levels=120",), "levels from 0 to 100, got 120"),
         (("--network=784-300-10",), "a network such as 784=300=100=62"),
         (("--network=784=12=9",), "labels from 0 to 8"),
@@ -421,9 +410,10 @@ def test_level_layouts():
 
 
 def test_default_schemes_are_level_80_and_whole_layers(parse):
-    parse("--study=scheme", "--variant=d")
-    examples = glyphs.glyphs(16, 12, num_classes=10)
-    assert [case.name for case in femnist.make_cases(examples)] == [
+    jobs = femnist.make_jobs(
+        parse("--study=scheme", "--variant=d", "--train_size=2", "--test_size=2")
+    )
+    assert [job.scheme for job in jobs] == [
         "784-250-80-10",
         "0-0-0-0",
         "784-300-100-10",
@@ -435,39 +425,75 @@ def test_default_schemes_are_level_80_and_whole_layers(parse):
     ]
 
 
-def flag_names(module):
-    """Flags that an experiment's source defines."""
-    return re.findall(
-        r'flags\.DEFINE_\w+\(\s*"(\w+)"', Path(module.__file__).read_text()
+@pytest.mark.parametrize("name", experiment_modules.NAMES)
+def test_every_experiment_has_one_shape(name):
+    """A package of config, study, flags and results, described in sentences."""
+    experiment = experiment_modules.EXPERIMENTS[name]
+    assert experiment.name == name
+    folder = ROOT / "experiments" / name
+    for part in ("__main__.py", "config.py", "study.py", "RESULTS.md"):
+        assert (folder / part).exists(), part
+    assert (folder / "flags" / "quick.flags").exists()
+    fields = dataclasses.fields(experiment.config)
+    assert {"seed", "workdir", "verbosity"} <= {field.name for field in fields}
+    for field in fields:
+        sentence = field.metadata["help"]
+        assert sentence[0].isupper() and sentence.endswith("."), field.name
+        assert len(sentence.split()) > 2, field.name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        experiment.config().seed = 1
+
+
+@pytest.mark.parametrize("name", experiment_modules.NAMES)
+def test_configs_survive_their_flagfile(name, tmp_path):
+    """What run.flags has gives the same config again."""
+    kind = experiment_modules.EXPERIMENTS[name].config
+    for flagfile in experiment_modules.flagfiles(name):
+        found = config.parse(kind, [f"--flagfile={flagfile}"])
+        (tmp_path / "run.flags").write_text(config.as_flags(found))
+        again = config.parse(kind, [f"--flagfile={tmp_path / 'run.flags'}"])
+        assert again == found
+
+
+def test_experiments_define_no_global_flags():
+    """Importing one has no effect on the flags of another, or of a user's program."""
+    code = (
+        "import experiment_modules; from absl import flags; "
+        "own = [m for m in flags.FLAGS.flags_by_module_dict() if 'experiments' in m]; "
+        "assert not own, own"
     )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    environment = os.environ | {"PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
-@pytest.mark.parametrize("experiment", experiment_modules.NAMES)
-def test_every_flag_has_a_sentence(parse, experiment):
-    parse("--num_runs=1", experiment=experiment)
-    for module, own in flags.FLAGS.flags_by_module_dict().items():
-        for flag in own if module.startswith("experiments.") else ():
-            sentence = re.sub("^<.*?>: ", "", flag.help)  # without the choices
-            assert sentence[0].isupper() and sentence.endswith("."), flag.name
-            assert len(sentence.split()) > 2, flag.name
-    listed = flags.FLAGS.get_key_flags_for_module(f"experiments.{experiment}")
-    assert {flag.name for flag in listed} >= {"seed", "workdir", "verbosity"}
+def test_only_configs_know_flags():
+    """No module of experiments but the config's reads or defines an absl flag."""
+    allowed = {ROOT / "experiments" / "engine" / "config.py"}
+    for path in (ROOT / "experiments").rglob("*.py"):
+        if path not in allowed:
+            imported = [
+                alias.name
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.ImportFrom) and node.module == "absl"
+                for alias in node.names
+            ]
+            assert "flags" not in imported, path
 
 
 def test_every_experiment_has_flagfiles():
     """What `test_flagfiles_build` and `test_flagfiles_run` find is complete."""
-    for path in (ROOT / "experiments").glob("*.py"):
-        if "common.run(main)" in path.read_text():
-            assert path.stem in experiment_modules.NAMES
-    of_experiments = {path.name.split(".")[0] for path in FLAGFILES}
-    assert of_experiments == {*experiment_modules.NAMES}
-    assert len(FLAGFILES) == len([*(ROOT / "experiments" / "flags").iterdir()])
+    assert {path.parents[1].name for path in FLAGFILES} == {*experiment_modules.NAMES}
+    assert not (ROOT / "experiments" / "flags").exists()
+    for path in experiment_modules.flagfiles():
+        first = path.read_text().splitlines()[0]
+        assert first.startswith("# ") and first[2].isupper(), path
 
 
 def test_command_line(tmp_path):
-    """In its own process: exit status, one sentence, help with this project's flags."""
+    """In its own process: exit status, one sentence, help by topic."""
 
-    def command(*args):
+    def run_command(*args):
         return subprocess.run(
             [sys.executable, "-m", "experiments.femnist", *args],
             cwd=ROOT,
@@ -476,24 +502,43 @@ def test_command_line(tmp_path):
             check=False,
         )
 
-    bad = command("--levls=1")
+    bad = run_command("--levls=1")
     assert bad.returncode == 2
     assert bad.stderr == "Unknown command line flag 'levls'. Did you mean: levels ?\n"
-    helped = command("--help").stdout
-    assert helped.startswith(femnist.__doc__.splitlines()[0])
-    listed = set(re.findall(r"^  (?:-v,)?--(?:\[no\])?(\w+):", helped, re.MULTILINE))
-    shared = common, averaging_study, femnist
-    own = {name for module in shared for name in flag_names(module)}
-    assert listed == own | {"verbosity"}
-    done = command(*TINY, "--levels=50", f"--workdir={tmp_path / 'run'}")
+    helped = run_command("--helpshort").stdout
+    assert helped.startswith("Partial averaging on FEMNIST")
+    listed = set(re.findall(r"^  --(?:\[no\])?(\w+):", helped, re.MULTILINE))
+    kind = experiment_modules.EXPERIMENTS["femnist"].config
+    assert listed == {field.name for field in dataclasses.fields(kind)}
+    topics = re.findall(r"^(\w.*):$", helped, re.MULTILINE)
+    assert topics == [*fields.TOPICS]
+    done = run_command(*TINY, "--levels=50", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     assert "No --dataset given: procedural handwriting" in done.stderr
     assert "level_50, run 0: compiling" in done.stderr
     assert "3/3 rounds, 0 s left, level_50, run 0: accuracy" in done.stderr
     assert re.search(r"3 messages, [\d,]+ examples/s\n", done.stderr)
     written = (tmp_path / "run" / "run.flags").read_text()
-    assert f"--num_devices={common.num_cores()}\n" in written
-    assert f"--agent_loop={agent_loop.CHUNK}\n" in written  # it is a small network
+    assert f"--num_devices={command.num_cores()}\n" in written
+
+
+def test_runs_in_parts_are_those_of_the_whole(run):
+    """Run 1 has the same rows whether it is the second of two or the first of one."""
+    args = (*TINY, "--levels=80", "--averaging=pairs")
+    whole = run_folder.read(run(*args, "--num_runs=2", workdir="whole"))
+    part = run_folder.read(run(*args, "--first_run=1", workdir="part"))
+    assert part == [row for row in whole if row["run"] == 1]
+
+
+def test_scores_before_and_after_averaging(run):
+    """Both are there on request, and `accuracy` keeps its meaning."""
+    args = (*TINY, "--levels=80", "--loss=cross_entropy", "--learning_rate=0.5")
+    plain = run_folder.read(run(*args, workdir="plain"))
+    both = run_folder.read(run(*args, "--score_before", workdir="both"))
+    for one, other in zip(plain, both, strict=True):
+        assert other["accuracy"] == pytest.approx(one["accuracy"], abs=1e-6)
+        assert other["accuracy_after"] == other["accuracy"]
+    assert any(row["accuracy_before"] != row["accuracy_after"] for row in both)
 
 
 def test_ci_runs_the_readme_test_command():

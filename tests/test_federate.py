@@ -300,6 +300,19 @@ def test_dtypes(given_x, dtype):
     assert set(as_lists.test.examples["y"].ravel().tolist()) <= {0, 1, 2}
 
 
+def test_names_of_classes_are_numbered_in_sorted_order():
+    x, numbers = numbered(40, num_classes=3)
+    names = np.array(["ant", "bee", "cat"])[numbers]
+    for y in (names, names.tolist(), names.astype(bytes)):
+        same(
+            federate(x, y, num_agents=4, split=split.iid()),
+            federate(x, numbers, num_agents=4, split=split.iid()),
+        )
+    users = np.array(["u", "t"])[np.arange(40) % 2]
+    by_name = federate(x, names, users)
+    same(by_name, federate(x, numbers, 1 - np.arange(40) % 2))
+
+
 X, Y = np.zeros((20, 2)), np.arange(20) % 2
 
 
@@ -316,8 +329,17 @@ X, Y = np.zeros((20, 2)), np.arange(20) % 2
         ((X.astype(str), Y), {}, "x as an array of numbers, got dtype <U"),
         (([[1], [1, 2]], [0, 1]), {}, "x as an array of numbers, got parts of differ"),
         ((X[:, 0], Y), {}, r"x of shape \[examples, ...\], got \[20\]"),
-        ((X, Y.astype(float)), {}, "y as an array of whole numbers, got dtype float64"),
-        ((X, Y.astype(object)), {}, "y as an array of whole numbers, got dtype object"),
+        (
+            (X, Y.astype(float)),
+            {},
+            "y as an array of whole numbers or names, got dtype float",
+        ),
+        (
+            (X, Y.astype(object)),
+            {},
+            "y as an array of whole numbers or names, got dtype object",
+        ),
+        ((X, np.where(Y, "a", "")), {}, "name of each .* got 10 empty ones: fill"),
         ((X, Y - 1), {}, r"number the classes from 0, got -1 to 0: np.unique"),
         ((X, np.eye(20)[:, :2].astype(int)), {}, r"got \[20, 2\]: .* y.argmax\(-1\)"),
         ((X, Y, Y + 0.5), {}, "users as an array of whole numbers or names, got dtype"),

@@ -1,14 +1,15 @@
 """What a simulation will need, and what is refused before it starts."""
 
+import dataclasses
 import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 from settings import TINY
-from toy_jobs import SIZE, toy_evaluate, toy_jobs, toy_world
+from toy_jobs import SIZE, toy_algorithm, toy_evaluate, toy_jobs, toy_world
 
-from experiments import common, fitting, runner
+from experiments.engine import fitting, runner
 from p2pjax import memory_estimate, sharding
 from p2pjax.memory_estimate import MemoryEstimate
 from p2pjax.simulation._simulate import prepare, side_by_side
@@ -30,7 +31,7 @@ ORDER_SEEDS = 4 * SIZE  # of the order of batches, one for each agent
 
 @pytest.mark.parametrize("num_runs", [1, 3])
 def test_what_is_held_is_exact(num_runs):
-    algorithm = toy_jobs(1)[0].algorithm
+    algorithm = toy_algorithm("near")
     start = start_of(algorithm, num_runs)
     one = MemoryEstimate(MODELS, REST, DATA + ORDER_SEEDS)
     expected = [part * num_runs for part in one]
@@ -45,7 +46,7 @@ def test_what_is_held_is_exact(num_runs):
 
 
 def test_all_devices_count():
-    algorithm = toy_jobs(1)[0].algorithm
+    algorithm = toy_algorithm("near")
     with jax.set_mesh(sharding.agents_mesh(SIZE, 2)):
         start = start_of(algorithm)
         spread = memory_estimate.static_memory(start.key, algorithm, start.data)
@@ -63,7 +64,7 @@ def test_working_memory_grows_with_what_is_side_by_side():
         wide = jnp.outer(models.reported, jnp.ones(100_000)).cumsum(0)
         return {"accuracy": wide.cumsum(1).sum(1)}
 
-    algorithm = toy_jobs(1)[0].algorithm
+    algorithm = toy_algorithm("near")
     found = memory_estimate.estimate(start_of(algorithm), algorithm, 3, evaluate)
     assert 4 * 4 * SIZE * 100_000 > found.working >= 4 * SIZE * 100_000
 
@@ -114,8 +115,11 @@ def test_free_memory_of_accelerators(monkeypatch):
 @pytest.fixture
 def run_toys(parse, tmp_path):
     def run(*args):
-        parse("--num_rounds=2", "--num_runs=9", f"--workdir={tmp_path / 'run'}", *args)
-        return runner.run_jobs("toys", toy_jobs(3), ("accuracy",))
+        folder = f"--workdir={tmp_path / 'run'}"
+        config = parse("--num_rounds=2", "--num_runs=3", folder, *args)
+        # As on an accelerator, where nothing is settled before memory is known.
+        config = dataclasses.replace(config, runs_at_once=None)
+        return runner.run_jobs(config, "toys", toy_jobs(config), ("accuracy",))
 
     return run
 
@@ -173,11 +177,8 @@ def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
     need = MemoryEstimate(10, 10, 10, 20)
     monkeypatch.setattr(memory_estimate, "estimate", lambda *args: need)
     monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
-    monkeypatch.setattr(runner.run_folder, "summarize", lambda *args: None)
+    monkeypatch.setattr(runner, "summarize", lambda *args: None)
     for free, expected in ((50, 1), (200, 3), (10**6, 9), (None, 1)):
         monkeypatch.setattr(memory_estimate, "available_memory", lambda free=free: free)
-        with monkeypatch.context() as patched:
-            # As on an accelerator, where nothing is settled before memory is known.
-            patched.setattr(common, "settle_defaults", lambda: None)
-            run_toys(f"--workdir={tmp_path / str(free)}", "--num_devices=1")
-        assert common.RUNS_AT_ONCE.value == expected
+        run_toys(f"--workdir={tmp_path / str(free)}", "--num_devices=1", "--num_runs=9")
+        assert found[-1][0].runs_at_once == expected

@@ -16,7 +16,7 @@ import pytest
 from experiments.processes import Seat
 from settings import TINY, TINY_DIGITS
 
-from experiments import common, processes, run_folder
+from experiments import processes, run_folder
 from p2pjax import checkpoint, sharding
 from p2pjax.training.agent_loop import CHUNK, IN_PLACE, VMAP
 from p2pjax.types import InputError
@@ -402,19 +402,18 @@ def test_seats_that_do_not_exist_are_refused(seat, message):
 
 def test_what_several_processes_need(parse):
     seat = Seat(2, 0, "localhost:1")
-    parse("--num_processes=2")
     with pytest.raises(InputError, match="Need --workdir for several processes"):
-        common._start_with_others(None, seat)
-    parse("--workdir=w", "--runs_at_once=3")
+        command._start_with_others(None, parse("--num_processes=2"), seat)
+    config = parse("--workdir=w", "--runs_at_once=3")
     with pytest.raises(InputError, match="--runs_at_once=1 for several .* got 3"):
-        common._start_with_others(None, seat)
-    parse("--workdir=w")
+        command._start_with_others(None, config, seat)
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
         address = f"localhost:{taken.getsockname()[1]}"
+        seat = seat._replace(coordinator=address)
         with pytest.raises(InputError, match=f"Need a free port .* got {address} "):
-            common._start_with_others(None, seat._replace(coordinator=address))
+            command._start_with_others(None, parse("--workdir=w"), seat)
 
 
 def test_processes_share_agents_evenly(monkeypatch):

@@ -5,9 +5,9 @@ import io
 
 import pytest
 from absl import logging
-from experiments.progress import Progress
 
-from experiments import fitting, progress, writers
+from experiments.engine import fitting, progress, writers
+from experiments.engine.progress import Progress
 
 
 def test_examples_in_the_documentation():

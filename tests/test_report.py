@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
+from experiment_modules import run_tool
 from report_pages import (
     Page,
     json_line,
@@ -22,7 +22,7 @@ from report_pages import (
     write_folder,
 )
 
-from experiments import run_folder
+from experiments.engine import run_folder
 from experiments.report import charts, command, measures, reading, svg
 from experiments.report.charts import Line, Point, Series
 
@@ -40,12 +40,11 @@ def folder(tmp_path):
 @pytest.fixture
 def report_on():
     """Runs the command inside this process."""
-    with flagsaver.flagsaver():
 
-        def run(*args):
-            command.run(command.parse_flags(["report", *map(str, args)]))
+    def run(*args):
+        run_tool(command.Options, command.main, *args)
 
-        yield run
+    return run
 
 
 @pytest.fixture

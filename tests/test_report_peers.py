@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
+from experiment_modules import run_tool
 from report_pages import (
     Page,
     json_line,
@@ -34,8 +34,7 @@ TABLES = {
 
 
 def page_about(*folders):
-    with flagsaver.flagsaver():
-        command.run(command.parse_flags(["report", *map(str, folders)]))
+    run_tool(command.Options, command.main, *folders)
     return Page((folders[0] / "report.html").read_text())
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments import rows
+from experiments.engine import rows
 from p2pjax.evaluation import statistics
 from p2pjax.types import Info, Links
 

@@ -269,6 +269,19 @@ class TestDAC:
         _, pulled, _ = choose(dac(), view, state=start)
         assert pulled.mask.sum(1).tolist() == [1, 3, 3, 3]
 
+    @pytest.mark.parametrize(
+        "compare, num_models",
+        [(None, 1), (similarity.update_cosine(), 2)],
+        ids=["loss", "update_cosine"],
+    )
+    def test_peers_send_what_they_are_compared_by(self, compare, num_models):
+        """Cosines take a model and an update, which counted as one model once."""
+        selection = dac(num_peers=2, similarity=compare)
+        algorithm = pull(TOY, TOY_LEARNER, selection, batch_size=1)
+        _, info = played(algorithm, toy_world(), 3)
+        assert (info.received == 2).all()
+        np.testing.assert_array_equal(info.payload, num_models * info.sent)
+
 
 class TestPANM:
     @pytest.mark.parametrize("name", ["naem_S", "naem_loss"])
@@ -840,21 +853,30 @@ class TestProbe:
         close(found, [[1, 0.5], [1, 0.5], [0.5, 0.5]])
         assert compare.payload(view) == 4 / 16
 
-    def test_candidates_send_predictions_and_merged_peers_models(self):
+    @pytest.mark.parametrize(
+        "choice, num_fetched, num_merged",
+        [
+            (partial(panm, num_peers=1, num_candidates=3), 3, 1),
+            (partial(dac, num_peers=2), 2, 2),
+        ],
+        ids=["panm", "dac"],
+    )
+    def test_candidates_send_predictions_and_merged_peers_models(
+        self, choice, num_fetched, num_merged
+    ):
         probe = peer_evaluation.Probe(
             lambda variables, batch: jax.nn.softmax(
                 jnp.stack([variables.params["x"] * batch["a"], batch["a"]], 1)
             ),
             {"a": np.ones(3, np.float32)},
         )
-        compared = panm(
-            similarity=similarity.agreement(), num_peers=1, num_candidates=3
-        )
+        compared = choice(similarity=similarity.agreement())
         algorithm = pull(TOY, TOY_LEARNER, compared, batch_size=1, probe=probe)
         _, info = played(algorithm, toy_world(), 3)
-        assert (info.received == 3).all()
+        assert (info.received == num_fetched).all()
         # One parameter is a model; predictions are 3 x 2 numbers.
-        assert info.payload.sum(1).tolist() == [4 * (3 * 6 + 1)] * 3
+        sent = 4 * (num_fetched * 6 + num_merged)
+        assert info.payload.sum(1).tolist() == [sent] * 3
 
     def test_needs_a_probe(self):
         compared = dac(similarity=similarity.agreement())

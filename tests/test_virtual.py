@@ -263,6 +263,19 @@ def test_clients_in_turn():
                 np.testing.assert_array_equal(changed, is_refined)
 
 
+def test_successive_posteriors_give_each_factor_away():
+    """A server that keeps what it was sent can divide: nothing hides a factor."""
+    algorithm = scalar_virtual(num_epochs=30)
+    factors, product, _, _ = run(algorithm, world_of([[2, 2], [4, 12], [1, -3]]), 6)
+    for number, client in ((1, 1), (2, 2), (3, 0), (4, 1), (5, 2)):
+        change = factors[number, client] - factors[number - 1, client]
+        assert abs(change).max() > 1e-3
+        close(product[number] - product[number - 1], change)
+    # Factors start at one, so the first change is the factor itself.
+    close(product[1] - product[0], factors[1, 1])
+    close(product[2] - product[1], factors[2, 2])
+
+
 @jax.jit
 def random_updates(key, prior_mode, spread):
     """The smallest and largest precision of anything in 1000 damped updates."""

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from toy_jobs import toy_jobs
 
-from experiments import run_folder, runner, writers
+from experiments.engine import run_folder, runner, writers
 
 ARGS = ("--num_rounds=3", "--eval_every=2", "--num_devices=1")
 
@@ -16,8 +16,10 @@ def run_toys(parse, tmp_path):
     """Runs jobs that are made of nothing; returns the run folder."""
 
     def run(*args, num_runs=2):
-        parse(*ARGS, f"--workdir={tmp_path / 'run'}", *args)
-        return runner.run_jobs("toys", toy_jobs(num_runs, ("near",)), ("accuracy",))
+        folder = f"--workdir={tmp_path / 'run'}"
+        config = parse(*ARGS, folder, f"--num_runs={num_runs}", *args)
+        jobs = toy_jobs(config, ("near",))
+        return runner.run_jobs(config, "toys", jobs, ("accuracy",))
 
     return run
 

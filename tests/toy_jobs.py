@@ -1,12 +1,12 @@
 """Jobs that compile in no time: agents that move towards random others."""
 
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from experiments.jobs import Job
 
+from experiments.engine.jobs import Program, jobs_of_runs
 from p2pjax.types import Algorithm, FederatedData, Info, Links, Models, Split
 
 SIZE = 4  # agents, in two clusters
@@ -65,20 +65,16 @@ def toy_evaluate(models, world):
     return {"accuracy": jnp.tanh(x) ** 2, "loss": (x - target).mean()}
 
 
-def toy_jobs(num_runs, schemes=("near", "far"), **options):
+def toy_jobs(config, schemes=("near", "far"), **options):
     """Two schemes with a program each."""
-    jobs = []
-    for scheme in schemes:
-        algorithm = toy_algorithm(scheme, **options)
-        for run in range(num_runs):
-            jobs.append(
-                Job(
-                    scheme,
-                    {"of": scheme},
-                    run,
-                    algorithm,
-                    toy_evaluate,
-                    partial(toy_world, run),
-                )
-            )
-    return jobs
+    return [
+        job
+        for scheme in schemes
+        for job in jobs_of_runs(
+            config,
+            scheme,
+            {"of": scheme},
+            Program(toy_algorithm(scheme, **options), toy_evaluate),
+            toy_world,
+        )
+    ]

@@ -128,7 +128,8 @@ def perceptron_program(
             f"Layouts do not add up: examples of shape {example_shape} need "
             f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
         )
-    task = classification(mlp.MLP(widths[1:]), example_shape, LOSSES[config.loss])
+    network, loss = mlp.MLP(widths[1:]), LOSSES[config.loss]
+    task = classification(network, example_shape, loss, per_class=True)
     learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
     if config.per_sample:
         learner = per_sample(learner)

@@ -7,39 +7,44 @@ machine; `pip install torch gossipy-dfl torchvision` lets those take part that p
 itself does not need.
 """
 
+import dataclasses
 import os
 import time
 from pathlib import Path
 
-from absl import app, flags
-
-from experiments import common
 from experiments.bench import harness
 from experiments.bench.suites import SUITES
+from experiments.engine import command
+from experiments.engine.fields import RESULTS, integer, names, text
 from p2pjax.types import InputError
 
-_SUITE = flags.DEFINE_list("suite", [], f"Among {', '.join(SUITES)}.")
-_REPEATS = flags.DEFINE_integer(
-    "repeats", 5, "Turns of every system; their median counts.", lower_bound=1
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the benchmarks."""
+
+    suite: tuple[str, ...] | None = names(None, "What is measured.", among=list(SUITES))
+    repeats: int = integer(5, "Turns of every system; their median counts.", at_least=1)
+    workdir: str | None = text(
+        None, "Folder for the results; runs/bench-<time> if not given.", topic=RESULTS
+    )
 
 
-def main() -> None:
+def main(options: Options, arguments: list[str]) -> None:
     """Runs the suites that the flags name."""
-    names = _SUITE.value
-    if not names or not set(names) <= set(SUITES):
+    if options.suite is None or arguments:
         raise InputError(
-            f"Need --suite among {', '.join(SUITES)}, got '{','.join(names)}'."
+            f"Need --suite among {', '.join(SUITES)}, got '{','.join(arguments)}'."
         )
     default = f"runs/bench-{time.strftime('%Y%m%d-%H%M%S')}"
-    workdir = Path(common.WORKDIR.value or default)
-    for name in names:
-        folder = workdir / name if len(names) > 1 else workdir
+    workdir = Path(options.workdir or default)
+    for name in options.suite:
+        folder = workdir / name if len(options.suite) > 1 else workdir
         suite = SUITES[name]()
-        samples = harness.run(suite, _REPEATS.value)
+        samples = harness.run(suite, options.repeats)
         print(f"# {name}\n\n{harness.write(folder, name, suite, samples)}")
         print(f"Load of the last minute {os.getloadavg()[0]:.1f}; saved in {folder}.\n")
 
 
 if __name__ == "__main__":
-    app.run(lambda _: common.guarded(main), flags_parser=common.parse_flags)
+    command.tool(Options, main)

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import common, run_folder
+from experiments.engine import run_folder
+from experiments.engine.command import num_cores
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[2]
-NUM_CORES = common.num_cores()
+NUM_CORES = num_cores()
 
 
 class Answer(NamedTuple):

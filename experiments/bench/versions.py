@@ -6,22 +6,29 @@ A ratio above 1 means that this checkout is faster. Needs a quiet machine.
 """
 
 import contextlib
+import dataclasses
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from absl import app, flags
-
-from experiments import common
 from experiments.bench.harness import ROOT, Process, System, Workload
 from experiments.bench.suites import SUITES
+from experiments.engine import command
+from experiments.engine.fields import integer, names, text
 from p2pjax.types import InputError
 
-_OTHER = flags.DEFINE_string("other", None, "Folder of the other checkout.")
-_SUITE = flags.DEFINE_list("suite", ["headline"], f"Among {', '.join(SUITES)}.")
-_REPEATS = flags.DEFINE_integer(
-    "repeats", 7, "Turns of each checkout; their median counts.", lower_bound=1
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the comparison."""
+
+    other: str | None = text(None, "Folder of the other checkout.")
+    suite: tuple[str, ...] = names(
+        ("headline",), "What is measured.", among=list(SUITES)
+    )
+    repeats: int = integer(
+        7, "Turns of each checkout; their median counts.", at_least=1
+    )
 
 
 def own_systems(name: str) -> Iterator[tuple[Workload, str, System]]:
@@ -50,20 +57,19 @@ def compared(
     return found
 
 
-def main() -> None:
+def main(options: Options, arguments: list[str]) -> None:
     """Prints a row for each workload."""
-    unknown = set(_SUITE.value) - set(SUITES)
-    if unknown or _OTHER.value is None or not Path(_OTHER.value, "p2pjax").is_dir():
+    if arguments or not Path(options.other or "", "p2pjax").is_dir():
         raise InputError(
-            f"Need --suite among {', '.join(SUITES)} and --other with another "
-            f"checkout, got {','.join(_SUITE.value)} and {_OTHER.value}."
+            "Need --other with the folder of another checkout, got "
+            f"{options.other} {' '.join(arguments)}."
         )
-    other = Path(_OTHER.value).resolve()
+    other = Path(options.other or "").resolve()
     print("| suite | system | this | other | unit | ratio | ratios of turns |")
     print("|---" * 7 + "|")
-    for name in _SUITE.value:
+    for name in options.suite:
         for workload, label, system in own_systems(name):
-            mine, theirs = compared(workload, system, other, _REPEATS.value)
+            mine, theirs = compared(workload, system, other, options.repeats)
             falls = workload.unit in ("ms", "s", "GB") or "ms" in workload.unit
             pairs = [
                 b / a if falls else a / b for a, b in zip(mine, theirs, strict=True)
@@ -79,4 +85,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    app.run(lambda _: common.guarded(main), flags_parser=common.parse_flags)
+    command.tool(Options, main)

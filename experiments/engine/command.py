@@ -16,12 +16,21 @@ from absl import app, logging
 
 from experiments.engine import config as configs
 from experiments.engine import processes, runner
-from experiments.engine.config import Common, ConfigType
+from experiments.engine.config import Common, ConfigType, Options
 from experiments.engine.jobs import Job, Measurement
 from experiments.engine.processes import Seat
 from p2pjax import sharding
 from p2pjax.types import InputError
 
+SUMMARY = (
+    "accuracy",
+    "accuracy_before",
+    "accuracy_after",
+    "loss",
+    "messages",
+    "bytes",
+    "majority",
+)
 HELP = frozenset(("--help", "--helpshort", "--helpfull", "-h", "-help", "-helpshort"))
 
 
@@ -33,7 +42,7 @@ class Experiment(Generic[ConfigType]):
     config: type[ConfigType]
     make_jobs: Callable[[ConfigType], Sequence[Job] | Sequence[Measurement]]
     report: Callable[[ConfigType, Path], None]  # of a finished run: figures, tables
-    summary: tuple[str, ...] = ("accuracy", "loss", "messages", "bytes")  # of metrics
+    summary: tuple[str, ...] = SUMMARY  # metrics of summary.json
     # what has to be settled before jobs can be made
     prepare: Callable[[ConfigType], ConfigType] = lambda config: config
     takes_processes: bool = True  # whether several can run it together
@@ -54,6 +63,23 @@ def main(experiment: Experiment) -> None:
         )
     )
     app.run(lambda _: guarded(lambda: start(experiment, arguments)), sys.argv[:1])
+
+
+def tool(kind: type[Options], run: Callable[[Options, list[str]], object]) -> None:
+    """Reads the command line of a program that trains nothing, and runs it.
+
+    Args:
+      kind: its options, a dataclass of fields.
+      run: takes them, and what of the command line is no flag.
+    """
+    arguments = sys.argv[1:]
+    if HELP.intersection(arguments):
+        print(sys.modules["__main__"].__doc__)
+        print(configs.describe(kind))
+        return
+    app.run(
+        lambda _: guarded(lambda: run(*configs.read(kind, arguments))), sys.argv[:1]
+    )
 
 
 def start(experiment: Experiment, arguments: Sequence[str]) -> None:
@@ -124,6 +150,9 @@ def guarded(main: Callable[[], object]) -> None:
         main()
     except InputError as error:
         _refuse(str(error))
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _refuse(reason: str) -> NoReturn:

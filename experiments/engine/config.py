@@ -116,6 +116,14 @@ class Common:
         at_least=1,
         topic=RESULTS,
     )
+    target_accuracy: float | None = number(
+        None,
+        "Accuracy for which the summary says how many rounds, examples, messages and "
+        "bytes it took.",
+        above=0,
+        at_most=1,
+        topic=RESULTS,
+    )
     resume: bool = switch(
         False,
         "Go on with the run in --workdir from its last checkpoint.",
@@ -190,6 +198,7 @@ class Common:
 
 
 ConfigType = TypeVar("ConfigType", bound=Common)
+Options = TypeVar("Options")  # any frozen dataclass of fields
 
 
 def rate(config: Common, default: float) -> float:
@@ -204,7 +213,7 @@ def agent_loop(config: Common, task: Task | None = None) -> int:
     return fastest_agent_loop(task)
 
 
-def define(kind: type[Common]) -> flags.FlagValues:
+def define(kind: type) -> flags.FlagValues:
     """The flags of a config, in a set of their own."""
     defined = flags.FlagValues()
     for field in dataclasses.fields(kind):
@@ -224,25 +233,31 @@ def define(kind: type[Common]) -> flags.FlagValues:
     return defined
 
 
-def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:
-    """The config that a command line gives.
+def read(kind: type[Options], arguments: Sequence[str]) -> tuple[Options, list[str]]:
+    """The options that a command line gives, and what in it is no flag.
 
     Args:
-      kind: of config.
+      kind: of options, a dataclass of fields.
       arguments: flags such as `--seed=1`, and `--flagfile=FILE` for those of a file.
 
     Raises:
-      InputError: something is not a flag, or has a value that cannot be used.
+      InputError: there is no such flag, or it has a value that cannot be used.
     """
     defined = define(kind)
     try:
-        rest = defined(["", *arguments])
+        _, *others = defined(["", *arguments])
     except flags.Error as error:
         raise InputError(str(error)) from error
-    if len(rest) > 1:
-        raise InputError(f"Need flags such as --seed=1 only, got '{rest[1]}'.")
     values = {field.name: defined[field.name].value for field in _fields(kind)}
-    return kind(**values)
+    return kind(**values), others
+
+
+def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:
+    """The config that a command line of nothing but flags gives; see `read`."""
+    config, others = read(kind, arguments)
+    if others:
+        raise InputError(f"Need flags such as --seed=1 only, got '{others[0]}'.")
+    return config
 
 
 def as_flags(config: Common) -> str:
@@ -259,7 +274,7 @@ def as_flags(config: Common) -> str:
     return "".join(lines)
 
 
-def describe(kind: type[Common]) -> str:
+def describe(kind: type) -> str:
     """All flags with what they mean, by topic, what is special about `kind` first."""
     common = {field.name for field in _fields(Common)}
     parts = []
@@ -285,5 +300,5 @@ def _describe_one(field: dataclasses.Field) -> str:
     )
 
 
-def _fields(kind: type[Common]) -> tuple[dataclasses.Field, ...]:
+def _fields(kind: type) -> tuple[dataclasses.Field, ...]:
     return dataclasses.fields(kind)

@@ -36,3 +36,19 @@ def load_dataset(
     if data_dir is None:
         raise InputError(f"Need --data_dir for --dataset={dataset}, got none.")
     return loaders[dataset](data_dir)
+
+
+def users_of_runs(config: Common, num_agents: int) -> int:
+    """How many users have to be generated so that every run has others.
+
+    Args:
+      config: says which runs there are.
+      num_agents: of a run.
+    """
+    if config.first_run:
+        logging.warning(
+            "Generated users are drawn for runs 0 to %d together: only the last part "
+            "of a study has the same users as all runs in one command.",
+            config.runs[-1],
+        )
+    return num_agents * config.runs.stop

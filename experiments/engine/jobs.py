@@ -35,6 +35,8 @@ class Job(NamedTuple):
     program: Program  # jobs with the same one compile once, if their data is as large
     make_data: Callable[[], FederatedData]
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
+    # of optax.inject_hyperparams, written into the first state: no other program
+    hyperparameters: Mapping[str, float] = MappingProxyType({})
 
     @property
     def name(self) -> Row:
@@ -75,6 +77,7 @@ def jobs_of_runs(
     *,
     runs: Sequence[int] | None = None,
     facts: Mapping[str, float] = MappingProxyType({}),
+    hyperparameters: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Job]:
     """A job per run of a scheme.
 
@@ -86,6 +89,8 @@ def jobs_of_runs(
       make_data: of a run.
       runs: their numbers; all that the config has if not given.
       facts: reported with every evaluation.
+      hyperparameters: written into the state of an optimizer that was made by
+        `optax.inject_hyperparams`, so that values share a compiled program.
     """
     return [
         Job(
@@ -96,6 +101,7 @@ def jobs_of_runs(
             program if isinstance(program, Program) else program(run),
             partial(make_data, run),
             facts,
+            hyperparameters,
         )
         for run in (config.runs if runs is None else runs)
     ]
@@ -163,6 +169,7 @@ def _groups(jobs: Sequence[Job], at_once: int) -> Iterator[range]:
             number == len(jobs)
             or number - start == at_once
             or jobs[number].program != jobs[start].program
+            or jobs[number].hyperparameters != jobs[start].hyperparameters
         ):
             yield range(start, number)
             start = number

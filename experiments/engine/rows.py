@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from experiments.engine.run_folder import Row
 from p2pjax.evaluation import models, statistics
-from p2pjax.types import Array, Info, Links
+from p2pjax.simulation._used import Used
+from p2pjax.types import Array, FederatedData, Info, Links
 
+BY_CLASS = "class_accuracy"
 MOST_LINKED = 500  # agents of a run whose links are kept: there may be N * N of them
 
 
@@ -98,9 +101,33 @@ def _triples(links: np.ndarray) -> list[list[int]]:
     return np.stack([receiver, sender, count], axis=1).tolist()
 
 
+def data_facts(data: FederatedData) -> dict[str, float]:
+    """What is known of a run's data: how right the most frequent label would be.
+
+    `majority` is the mean over agents of the share of test examples that have the label
+    which is most frequent among the agent's training examples. Of several processes
+    none sees all labels, so none tells.
+    """
+    labels = [part.examples.get("y") for part in (data.train, data.test)]
+    if jax.process_count() > 1 or any(y is None or y.ndim != 2 for y in labels):
+        return {}
+    found = []
+    for agent in range(len(data.train.size)):
+        train, test = (
+            np.asarray(part.examples["y"][agent])[: int(part.size[agent])]
+            for part in (data.train, data.test)
+        )
+        if not (len(train) and len(test) and train.dtype.kind in "iu"):
+            return {}
+        values, counts = np.unique(train, return_counts=True)
+        found.append(np.mean(test == values[counts.argmax()]))
+    return {"majority": float(np.mean(found))}
+
+
 def metrics_row(
     name: Row,
     tally: Tally,
+    used: Used,
     values: Mapping[str, np.ndarray],
     info: Info,
     cluster: np.ndarray,
@@ -109,23 +136,30 @@ def metrics_row(
     """One evaluation of one run.
 
     Values per agent become their mean; accuracy and messages are also kept per agent.
+    Accuracies of classes `[N, k]` become means over the agents who have the class.
 
     Args:
       name: scheme, setting and run.
       tally: of the run so far.
+      used: by the run so far.
       values: of the evaluation, an `accuracy` among them.
       info: of the rounds since the last evaluation.
       cluster: `[N]`, the agents' true groups.
       facts: what else is known about the run.
     """
     size = tally.sent.shape  # (N,)
-    means = {n: v.mean() if v.shape == size else v for n, v in values.items()}
+    means = {
+        n: v.mean() if v.shape == size else _over_agents(v) if n == BY_CLASS else v
+        for n, v in values.items()
+    }
     row = name | {
         "round": tally.num_rounds,
         **means,
         "train_loss": info.train_loss[-1].mean(),
         "messages": tally.sent.mean(),
         "bytes": tally.payload * models.BYTES_PER_PARAMETER,
+        "steps": int(used.steps) / size[0],
+        "examples": int(used.examples) / size[0],
     }
     if tally.sent.any():
         row["gini"] = statistics.gini(tally.sent)
@@ -146,6 +180,13 @@ def metrics_row(
         "agent_accuracy": values["accuracy"],
         "agent_messages": tally.sent,
     }
+
+
+def _over_agents(values: np.ndarray) -> list[float | None]:
+    """Means over agents of `[N, k]`, without those that have no value."""
+    known = np.isfinite(values)
+    total, weight = np.where(known, values, 0).sum(0), known.sum(0)
+    return [float(t / w) if w else None for t, w in zip(total, weight, strict=True)]
 
 
 def _share_in_cluster(links: Links, cluster: np.ndarray) -> float | None:

@@ -20,7 +20,6 @@ import jax
 import numpy as np
 from absl import logging
 
-from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 Row = dict[str, Any]
@@ -127,36 +126,6 @@ def settings(folder: Path) -> dict[str, str]:
     lines = (folder / "run.flags").read_text().splitlines()
     pairs = (line.removeprefix("--").partition("=") for line in lines)
     return {name: value for name, _, value in pairs if name}
-
-
-def summarize(folder: Path, experiment: str, names: tuple[str, ...]) -> list[Row]:
-    """Writes summary.json: the last value of every run, summed up over runs.
-
-    Schemes that do not have one of the metrics named are left out of its rows.
-    """
-    finals: dict[str, list[Row]] = {}
-    for row in _last_rows(read(folder)):
-        group = json.dumps([row["scheme"], row["setting"]])
-        finals.setdefault(group, []).append(row)
-    rows = [
-        {
-            "scheme": same[0]["scheme"],
-            "setting": same[0]["setting"],
-            "metric": name,
-            **statistics.over_runs(np.asarray([row[name] for row in same], float)),
-        }
-        for same in finals.values()
-        for name in names
-        if all(name in row for row in same)
-    ]
-    summary = {"experiment": experiment, "rows": rows, "environment": environment()}
-    write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")
-    return rows
-
-
-def _last_rows(rows: list[Row]) -> list[Row]:
-    last = {json.dumps([r["scheme"], r["setting"], r["run"]]): r for r in rows}
-    return list(last.values())
 
 
 def write_whole(path: Path, text: str) -> None:

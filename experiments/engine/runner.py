@@ -23,6 +23,7 @@ from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
 from experiments.engine.progress import Progress
 from experiments.engine.rows import Tally
 from experiments.engine.run_folder import Row
+from experiments.engine.summary import summarize
 from experiments.engine.writers import Writer
 from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
@@ -33,6 +34,7 @@ from p2pjax.simulation._simulate import (
     initial_state,
     snapshots,
 )
+from p2pjax.simulation._sweep import with_hyperparameters
 from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
@@ -89,7 +91,7 @@ def _measure(
     folder = run_folder.create(config.workdir, experiment, configs.as_flags(config))
     for row in found:
         run_folder.append(folder, "metrics.jsonl", row)
-    run_folder.summarize(folder, experiment, summary)
+    summarize(folder, experiment, summary, config.target_accuracy)
     return folder
 
 
@@ -125,7 +127,7 @@ def _train(
                 f"Could not write to {folder} ({error.strerror}): make room, then "
                 f"{how_to_resume}"
             ) from error
-        run_folder.summarize(folder, experiment, summary)
+        summarize(folder, experiment, summary, config.target_accuracy)
     return folder
 
 
@@ -175,18 +177,22 @@ def _run_batch(
 ) -> None:
     num_rounds, period = config.num_rounds, config.checkpoint_every
     clusters = batch.apart(batch.start.data.cluster)
+    facts = [
+        rows.data_facts(data) | dict(job.facts)
+        for job, data in zip(batch.jobs, batch.apart(batch.start.data), strict=True)
+    ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
     for snapshot in _started(config, batch, position, progress):
         before, now = tallies[0].num_rounds, snapshot.num_rounds
-        found = batch.apart((snapshot.metrics, snapshot.info))
+        found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
         tallies = [
             rows.counted(tally, now, info)
-            for tally, (_, info) in zip(tallies, found, strict=True)
+            for tally, (_, info, _) in zip(tallies, found, strict=True)
         ]
         written = [
-            rows.metrics_row(job.name, tally, values, info, cluster, job.facts)
-            for job, tally, (values, info), cluster in zip(
-                batch.jobs, tallies, found, clusters, strict=True
+            rows.metrics_row(job.name, tally, used, values, info, cluster, known)
+            for job, tally, (values, info, used), cluster, known in zip(
+                batch.jobs, tallies, found, clusters, facts, strict=True
             )
         ]
         for row in map(run_folder.plain, written):
@@ -220,6 +226,10 @@ def _started(
     for length in {min(eval_every, num_rounds - first) for first in firsts}:
         compiled(batch.start, algorithm, length, evaluate)
     processes.meet(f"{batch.label}: compiled")
+    state = position.state
+    if state is None and batch.jobs[0].hyperparameters:
+        state = initial_state(batch.start.key, algorithm, batch.start.data)
+        state = with_hyperparameters(state, batch.jobs[0].hyperparameters)
     found = snapshots(
         batch.start,
         algorithm,
@@ -227,7 +237,7 @@ def _started(
         eval_every=eval_every,
         evaluate=evaluate,
         first_round=position.num_rounds,
-        state=position.state,
+        state=state,
         used=position.used,
     )
     progress.begin()

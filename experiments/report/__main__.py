@@ -5,9 +5,8 @@
 Settings, environment, charts and tables to copy; several runs are side by side.
 """
 
-from absl import app, flags
+from experiments.engine import command
+from experiments.report.command import Options, main
 
-from experiments.report import command
-
-flags.adopt_module_key_flags(command)  # so that --help lists them
-app.run(command.run, flags_parser=command.parse_flags)
+if __name__ == "__main__":
+    command.tool(Options, main)

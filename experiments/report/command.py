@@ -1,22 +1,27 @@
 """The page as a whole, and the command that writes it."""
 
+import dataclasses
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from experiments import common, run_folder
+from experiments.engine import run_folder
+from experiments.engine.fields import RESULTS, text
 from experiments.report import markup, measures, reading, sections
 from experiments.report.reading import Folder
 from p2pjax.types import InputError
 
-FLAGS = flags.FLAGS
 
-_OUTPUT = flags.DEFINE_string(
-    "output", None, "The page; report.html in the first work folder if not given."
-)
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the report."""
+
+    output: str | None = text(
+        None,
+        "The page; report.html in the first work folder if not given.",
+        topic=RESULTS,
+    )
 
 
 def page(folders: Sequence[Folder]) -> str:
@@ -107,8 +112,12 @@ def folder_names(paths: Sequence[Path]) -> list[str]:
     return names if is_clear else [str(path) for path in paths]
 
 
-def main(arguments: Sequence[str]) -> Path:
-    """Writes the report on the work folders given.
+def main(options: Options, arguments: Sequence[str]) -> Path:
+    """Writes the report on work folders.
+
+    Args:
+      options: of the command line.
+      arguments: the work folders.
 
     Returns:
       The page.
@@ -123,12 +132,12 @@ def main(arguments: Sequence[str]) -> Path:
         reading.read_folder(path, name)
         for path, name in zip(paths, folder_names(paths), strict=True)
     ]
-    output = Path(_OUTPUT.value) if _OUTPUT.value else paths[0] / "report.html"
-    text = page(folders)
+    output = Path(options.output or paths[0] / "report.html")
+    html = page(folders)
     if output.is_dir():
         raise InputError(f"Need a file for --output, but {output} is a folder.")
     try:
-        run_folder.write_whole(output, text)
+        run_folder.write_whole(output, html)
     except OSError as error:
         raise InputError(
             f"Need a file that can be written, got {output} ({error.strerror}): choose "
@@ -136,26 +145,3 @@ def main(arguments: Sequence[str]) -> Path:
         ) from error
     print(f"Report is in {output}")
     return output
-
-
-def parse_flags(args: list[str]) -> list[str]:
-    """Reads the command line; what is not a flag is a work folder."""
-    rest: list[str] = []
-
-    def parse() -> None:
-        try:
-            rest.extend(FLAGS(args))
-        except flags.Error as error:
-            raise InputError(str(error)) from error
-
-    common.guarded(parse)
-    return rest
-
-
-def run(args: list[str]) -> None:
-    """Makes a report; input it cannot use becomes a sentence and status 2."""
-
-    def make_report() -> None:
-        main(args[1:])
-
-    common.guarded(make_report)

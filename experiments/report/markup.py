@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from experiments.engine.run_folder import Row
 from experiments.report import measures
-from experiments.run_folder import Row
 
 NOTHING = "\u2013"
 _TEXT_COLUMNS = ("folder", "scheme", "setting")

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.engine.run_folder import Row
 from experiments.report.charts import Line, Point, Series
-from experiments.report.reading import Case, Exchanges, Folder
-from experiments.run_folder import Row
+from experiments.report.reading import Exchanges, Folder, SchemeRows
 from p2pjax.evaluation import statistics
 
 # What final accuracy may depend on, first the more telling, and the least it can be.
@@ -36,7 +36,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def label(case: Case, without: str = "") -> str:
+def label(case: SchemeRows, without: str = "") -> str:
     """Name of a case; says nothing twice (scheme level_80 at level 80)."""
     said = {f"{name}_{_text(value)}": name for name, value in case.setting.items()}
     own_name = said.get(case.scheme)
@@ -64,7 +64,7 @@ def _number(value: Any) -> float:
     return float(value) if is_number else math.nan
 
 
-def by_rank(case: Case, name: str) -> np.ndarray:
+def by_rank(case: SchemeRows, name: str) -> np.ndarray:
     """A value per agent `[N]`, smallest first: sorted in every run, then the mean.
 
     Empty where some run does not have it, finite and for the same number of agents.
@@ -126,7 +126,7 @@ def curves(folder: Folder, name: str = "accuracy") -> list[Line]:
     return lines
 
 
-def _by_round(case: Case) -> dict[int, list[Row]]:
+def _by_round(case: SchemeRows) -> dict[int, list[Row]]:
     by_round: dict[int, list[Row]] = {}
     for row in case.rows:
         by_round.setdefault(row["round"], []).append(row)
@@ -151,7 +151,7 @@ def trail_ends(folder: Folder) -> list[list[Point]]:
     ]
 
 
-def _cost_point(case: Case, rows: list[Row]) -> Point:
+def _cost_point(case: SchemeRows, rows: list[Row]) -> Point:
     cost = over_runs(rows, "bytes")["median"]
     return _point(cost, rows, f"{label(case)}, {bytes_text(cost)}")
 
@@ -177,7 +177,7 @@ def best_points(folder: Folder) -> list[Line]:
     return [Line(label(case), [_best_point(case)]) for case in folder.cases]
 
 
-def _best_point(case: Case) -> Point:
+def _best_point(case: SchemeRows) -> Point:
     """Every run counts up to its own best evaluation, the first if there are more."""
     tops = []
     for last in case.last_rows:
@@ -255,7 +255,7 @@ def cluster_series(folder: Folder) -> list[tuple[str, list[Series]]]:
     return rows
 
 
-def _clusters(case: Case) -> dict[int, dict[str, float]]:
+def _clusters(case: SchemeRows) -> dict[int, dict[str, float]]:
     """Mean accuracy of the agents of a cluster, over runs; none if all are alike."""
     clusters = {found.run: found.cluster for found in case.exchanges}
     means: dict[int, list[Row]] = {}

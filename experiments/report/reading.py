@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.run_folder import Row
+from experiments.engine.run_folder import Row
 from p2pjax.types import InputError
 
 
@@ -26,7 +26,7 @@ class Exchanges(NamedTuple):
     messages: np.ndarray  # [L], more than zero
 
 
-class Case(NamedTuple):
+class SchemeRows(NamedTuple):
     """A scheme in a setting: all its rows, and the last row of every run."""
 
     scheme: str
@@ -44,7 +44,7 @@ class Folder(NamedTuple):
     experiment: str
     settings: dict[str, str]
     environment: dict[str, Any]
-    cases: list[Case]
+    cases: list[SchemeRows]
 
 
 def read_folder(path: Path, name: str) -> Folder:
@@ -155,7 +155,7 @@ def _settings(flags_text: str) -> dict[str, str]:
     return {name: value if equals else "on" for name, equals, value in pairs}
 
 
-def _cases(rows: list[Row], links: list[Row], is_finished: bool) -> list[Case]:
+def _cases(rows: list[Row], links: list[Row], is_finished: bool) -> list[SchemeRows]:
     last_round = max(row["round"] for row in rows)
     exchanges = _grouped(links)
     cases = []
@@ -164,7 +164,9 @@ def _cases(rows: list[Row], links: list[Row], is_finished: bool) -> list[Case]:
         kept = [r for r in finals if is_finished or r["round"] == last_round]
         ended = {row["run"]: row["found"] for row in exchanges.get(group, [])}
         found = list(ended.values())
-        cases.append(Case(same[0]["scheme"], same[0]["setting"], same, kept, found))
+        cases.append(
+            SchemeRows(same[0]["scheme"], same[0]["setting"], same, kept, found)
+        )
     return cases
 
 

@@ -43,8 +43,9 @@ def aucccr(
 ) -> Algorithm:
     """Average with peers of a group that was found before the first round.
 
-    The groups are found when a run is prepared, and what that costs is not counted.
-    Classes are compared by their mean predictions, so it is for a few classes.
+    Bouchra Pilet, Frey, Taiani (2021), https://hal.science/hal-03181696. The groups are
+    found when a run is prepared, and what that costs is not counted. Classes are
+    compared by their mean predictions, so it is for a few classes.
 
     Args:
       task: what each agent learns, by classes (`Task.predict`).
@@ -63,6 +64,8 @@ def aucccr(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.aucccr(task, optax.sgd(0.1), batch_size=32, num_agents=8)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     if task.predict is None:
         raise InputError(

@@ -56,6 +56,8 @@ def central(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.central(task, optax.sgd(0.1), batch_size=32)
+      >>> method.round_is
+      "one pass over the union of all agents' data"
     """
     if batch_size < 1:
         raise InputError(f"Need a batch size of 1 or more, got {batch_size}.")

@@ -45,6 +45,8 @@ def combination(
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.combination(
       ...     task, optax.sgd(0.1), batch_size=32, factors=pj.factors.exponential())
+      >>> method.round_is
+      "1 local epoch of each host, then the coordinator's sum"
     """
     learner = as_learner(task, optimizer)
     training = for_epochs(

@@ -47,6 +47,8 @@ def complete_training(
       ...     num_agents=4, split=pj.split.iid(), valid_fraction=0.2)
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.complete_training(task, optax.sgd(0.1), batch_size=32)
+      >>> method.round_is
+      "training until the held-out loss stops falling of each host, ...sum"
     """
     learner = as_learner(task, optimizer)
     training = until_converged(

@@ -63,6 +63,8 @@ def d2(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.d2(task, optax.sgd(0.1), pj.graphs.complete(4), batch_size=32)
+      >>> method.round_is
+      'a network epoch: ..., with an exchange after 1 local step of each'
     """
     return gossip(
         task,
@@ -88,6 +90,10 @@ def d2_protocol(
 
     Args:
       mixing_weights: the mixing matrix W of a graph, symmetric and doubly stochastic.
+
+    Example:
+      >>> d2_protocol().takes_losses  # what is lost now would be missed by the next
+      False
     """
 
     def prepare_fn(graphs: Topology | Peers) -> Peers:

@@ -71,6 +71,8 @@ def d_cliques(
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> cliques = pj.selection.label_cliques(data, max_size=4, seed=0)
       >>> method = pj.d_cliques(task, optax.sgd(0.1), cliques, batch_size=32)
+      >>> method.round_is
+      'a network epoch: ..., with an exchange after 1 local step of each'
     """
     clique = np.unique(np.asarray(clique), return_inverse=True)[1]
     if clique.ndim != 1 or not len(clique):

@@ -44,7 +44,8 @@ def dac(
       num_peers: models to fetch and average with.
       sharpness: softmax sharpness of the peer sampling.
       anneal: whether it begins at 1 and rises to its value in about twenty rounds.
-      similarity: `similarity.inverse_loss()` if None, or `agreement()`.
+      similarity: `similarity.inverse_loss()` if None, `agreement()` or
+        `update_cosine()`; what is negative counts as 0.
       probe: common examples, for `agreement()`.
       **options: see `PullOptions`.
 
@@ -54,6 +55,8 @@ def dac(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.dac(task, optax.sgd(0.1), batch_size=32)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     selection = dac_selection(
         num_peers=num_peers, sharpness=sharpness, anneal=anneal, similarity=similarity

@@ -105,6 +105,8 @@ def diple(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.diple(task, optax.sgd(0.1), batch_size=32, num_peers=2)
+      >>> method.round_is
+      'a cycle: one local epoch, a choice of peers, 5 times a step...'
     """
     if num_iterations < 1:
         raise InputError(f"Need one iteration or more, got {num_iterations}.")

@@ -72,6 +72,8 @@ def ditto(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.ditto(task, optax.sgd(0.1), batch_size=32, penalty_weight=0.1)
+      >>> method.round_is
+      "1 local epoch of each chosen client with the server's model, ..."
     """
     check_penalty_weight(penalty_weight)
     agent_loop = options.get("agent_loop", AUTO)

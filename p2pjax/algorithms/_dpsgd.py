@@ -47,6 +47,8 @@ def dpsgd(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.dpsgd(task, optax.sgd(0.1), pj.graphs.ring(4), batch_size=32)
+      >>> method.round_is
+      'a network epoch: ..., with an exchange after 1 local step of each'
     """
     protocol = neighbor_averaging(mixing_weights, mix_first=mix_first)
     return gossip(

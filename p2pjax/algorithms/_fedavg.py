@@ -40,6 +40,8 @@ def fedavg(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.fedavg(task, optax.sgd(0.1), batch_size=32, num_clients=2)
+      >>> method.round_is
+      "1 local epoch of each chosen client, then the server's mean"
     """
     return server_rounds(
         task,

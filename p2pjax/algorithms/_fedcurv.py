@@ -93,6 +93,8 @@ def fedcurv(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.fedcurv(task, optax.sgd(0.1), batch_size=32, penalty_weight=1.0)
+      >>> method.round_is
+      "1 local epoch of each chosen client, ...mean and sums of curvatures"
     """
     check_clients(num_clients)
     check_channel(channel, "FedCurv")

@@ -60,8 +60,9 @@ def fedcurv_neighbors(
 ) -> Algorithm:
     """FedCurv without a server: agents hear, and are penalised by, their neighbours.
 
-    Models are averaged by the plain mean of what arrives and one's own. In a graph that
-    changes, the penalty is of those who send now, with what they had a round ago.
+    After Shoham et al. (2019), https://arxiv.org/abs/1910.07796. Models are averaged by
+    the plain mean of what arrives and one's own. In a graph that changes, the penalty
+    is of those who send now, with what they had a round ago.
 
     Args:
       task: what each agent learns.
@@ -86,6 +87,8 @@ def fedcurv_neighbors(
       >>> ring = pj.graphs.ring(4)
       >>> method = pj.fedcurv_neighbors(
       ...     task, optax.sgd(0.1), ring, batch_size=32, penalty_weight=1.0)
+      >>> method.round_is
+      '1 local epoch of each agent and one exchange'
     """
     check_channel(channel, "FedCurv")
     graph = as_topology(graph)

@@ -43,6 +43,8 @@ def fedper(
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.fedper(
       ...     task, optax.sgd(0.1), batch_size=32, personal=["params/layer_2/.*"])
+      >>> method.round_is
+      "1 local epoch of each chosen client, then the server's mean"
     """
     if "local_patterns" in options:
         raise InputError(

@@ -42,6 +42,8 @@ def fedprox(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.fedprox(task, optax.sgd(0.1), batch_size=32, penalty_weight=0.1)
+      >>> method.round_is
+      "1 local epoch of each chosen client, then the server's mean"
     """
     check_penalty_weight(penalty_weight)
     return server_rounds(

@@ -52,6 +52,8 @@ def gosgd(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.gosgd(task, optax.sgd(0.1), pj.graphs.ring(4), batch_size=32)
+      >>> method.round_is
+      'a network epoch: ..., with an exchange after 1 local step of each'
     """
     protocol = gosgd_protocol(probability, per_edge=per_edge)
     return gossip(
@@ -87,6 +89,10 @@ def gosgd_protocol(
       probability: that an agent sends after a step.
       per_edge: whether each receiver is decided on its own, instead of all together;
         the mean number of messages is the same.
+
+    Example:
+      >>> gosgd_protocol().init({"params": jnp.zeros((4, 3))}).tolist()  # weights
+      [0.25, 0.25, 0.25, 0.25]
     """
     if not 0 <= probability <= 1:
         raise InputError(f"Need a probability from 0 to 1, got {probability}.")

@@ -29,7 +29,9 @@ def l2c(
     weight_optimizer: optax.GradientTransformation | None = None,
     **options: Unpack[PullOptions],
 ) -> Algorithm:
-    """Learning to collaborate (Li et al. 2022, CVPR). Needs validation data.
+    """Learning to collaborate (Li et al. 2022). Needs validation data.
+
+    https://doi.org/10.1109/CVPR52688.2022.00954.
 
     Args:
       task: what each agent learns.
@@ -45,9 +47,12 @@ def l2c(
     Example:
       >>> import optax
       >>> import p2pjax as pj
-      >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
+      >>> data = pj.datasets.digits(
+      ...     num_agents=8, split=pj.split.rotated(2), valid_fraction=0.1)
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.l2c(task, optax.sgd(0.1), batch_size=32)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     selection = l2c_selection(
         bilevel=bilevel,

@@ -57,6 +57,8 @@ def local_only(
       >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.local_only(task, optax.sgd(0.1), batch_size=32)
+      >>> method.round_is
+      '1 local epoch of each agent'
     """
     learner = as_learner(task, optimizer)
     train = own_steps(learner, batch_size, agent_loop)

@@ -92,6 +92,17 @@ def multi_task(
       num_mailboxes: see `asynchronous`.
       max_width: see `asynchronous`.
       agent_loop: see `asynchronous`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> from p2pjax.datasets.label_sets import label_set
+      >>> encoder, people = pj.nn.bert_tiny(20), label_set(["O", "B-PER", "I-PER"])
+      >>> tasks = pj.masked_token(encoder, 8, mask_id=1), pj.tagging(encoder, 8, people)
+      >>> groups, ring = pj.task_groups(tasks, sizes=[4, 2]), pj.graphs.ring(6)
+      >>> method = pj.multi_task(groups, optax.sgd(0.1), ring, batch_size=8)
+      >>> method.round_is
+      'a network epoch of wake-ups: ...'
     """
     learners = [_learner(group.task, optimizer) for group in groups]
     _check_encoders(groups)

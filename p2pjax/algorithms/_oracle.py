@@ -47,6 +47,8 @@ def oracle(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.oracle(task, optax.sgd(0.1), data.cluster, batch_size=32)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     labels = np.asarray(cluster)
     return pull(

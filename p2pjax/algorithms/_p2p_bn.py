@@ -96,6 +96,8 @@ def p2p_bn(
       ...     num_agents=4, split=pj.split.iid(), valid_fraction=0.1)
       >>> task = pj.classification(pj.nn.BatchNormCNN((4,), (), 10), data)
       >>> method = pj.p2p_bn(task, optax.adam(1e-3), pj.graphs.ring(4), batch_size=32)
+      >>> method.round_is
+      'a network epoch of wake-ups: ...'
     """
     local = shared.local_paths(task, local_patterns)
     if fine_tuning and isinstance(optimizer, Learner):

@@ -59,6 +59,8 @@ def panm(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.panm(task, optax.sgd(0.1), batch_size=32)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     selection = panm_selection(
         similarity=similarity,

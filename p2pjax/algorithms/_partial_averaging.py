@@ -90,6 +90,8 @@ def partial_averaging(
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.partial_averaging(
       ...     task, optax.sgd(0.1), pj.partial.level(0.8), batch_size=32)
+      >>> method.round_is
+      'one mini-batch of each agent, and one averaging after 1 local step'
     """
     if local_updates.num_epochs:
         raise InputError(

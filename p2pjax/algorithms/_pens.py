@@ -48,6 +48,8 @@ def pens(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.pens(task, optax.sgd(0.1), batch_size=32, num_peers=2)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     selection = pens_selection(
         num_peers=num_peers,

@@ -65,6 +65,8 @@ def sgp(
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> ring = pj.graphs.ring(4, directed=True)
       >>> method = pj.sgp(task, optax.sgd(0.1), ring, batch_size=32)
+      >>> method.round_is
+      'a network epoch: ..., with an exchange after 1 local step of each'
     """
     return gossip(
         task,
@@ -90,8 +92,9 @@ def sgp_protocol(
     Args:
       mixing_weights: the column-stochastic matrix A of a graph.
 
-    >>> sgp_protocol().takes_losses
-    True
+    Example:
+      >>> sgp_protocol().init({"params": jnp.zeros((4, 3))}).tolist()  # weights
+      [1.0, 1.0, 1.0, 1.0]
     """
 
     def init_fn(message: PyTree) -> Array:

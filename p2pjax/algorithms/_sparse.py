@@ -43,6 +43,8 @@ def sparse(
       >>> data = pj.datasets.digits(num_agents=8, split=pj.split.rotated(2))
       >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
       >>> method = pj.sparse(task, optax.sgd(0.1), batch_size=32, num_peers=3)
+      >>> method.round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     selection = sparse_selection(num_peers)
     return pull(

@@ -116,6 +116,15 @@ def virtual(
       prior_mode: `ONCE`, `PAPER` or `RELEASE`.
       prior_stddev: of shared and private weights, around 0.
       agent_loop: see `agent_loop.map_agents`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> from p2pjax.nn.variational import Columns
+      >>> task = pj.variational_classification(Columns((8, 10)), (64,), num_samples=2)
+      >>> method = pj.virtual(task, optax.adam(0.01), batch_size=32, synchronous=True)
+      >>> method.round_is
+      "1 local epoch of all clients at once, then the server's product"
     """
     if damping is not None and not 0 < damping <= 1:
         raise InputError(f"Need a damping above 0 and at most 1, got {damping}.")

@@ -19,7 +19,17 @@ class Request(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Who gets which examples; no example goes to two agents."""
+    """Who gets which examples; no example goes to two agents.
+
+    Example:
+      >>> def in_order(request, rng):  # a split of one's own: the first are agent 0's
+      ...     rows = np.arange(len(request.y))
+      ...     return Assignment(np.array_split(rows, request.num_agents))
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=in_order, test_fraction=0.5)
+      >>> data.train.size.tolist()
+      [225, 225, 225, 225]
+    """
 
     rows: list[np.ndarray]  # per agent, the numbers of its examples
     cluster: np.ndarray | None = None  # [N] ground truth; None is one cluster

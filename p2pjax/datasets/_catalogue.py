@@ -3,19 +3,21 @@
 Arguments that all of them have are those of `federate`: `num_agents`, `split`,
 `test_fraction`, `valid_fraction` and `seed`. Images are uint8 `[N, M, H, W, C]` with
 background 0 and ink 255. What each data set is, where its files are to be had and under
-which licence is in `data/README.md`.
+which licence is in `data/README.md`. Data sets by their format are in `_formats`.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from p2pjax.datasets._federate import federate_examples, generator
+from p2pjax.datasets._federate import (
+    Seed,
+    federate_examples,
+    generator,
+    with_channels,
+)
 from p2pjax.datasets.split import Splitter
-from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData
-
-Seed = int | np.random.Generator
 
 
 def digits(
@@ -45,7 +47,7 @@ def digits(
     from p2pjax.datasets.loaders import digits as loader
 
     return federate_examples(
-        _with_channels(loader.load()),
+        with_channels(loader.load()),
         None,
         num_agents=num_agents,
         split=split,
@@ -96,7 +98,7 @@ def glyphs(
         num_classes=num_classes,
     )
     return federate_examples(
-        _with_channels(examples),
+        with_channels(examples),
         examples.user,
         num_agents=num_agents,
         split=split,
@@ -117,6 +119,7 @@ def mnist(
 ) -> FederatedData:
     """MNIST, 70000 handwritten digits of 28 x 28 pixels, from its published files.
 
+    LeCun et al. (1998), https://doi.org/10.1109/5.726791.
     `pj.datasets.mnist("data/mnist", num_agents=100, split=pj.split.pathological())`.
 
     Args:
@@ -134,7 +137,7 @@ def mnist(
 
     examples = loader.load(path)
     return federate_examples(
-        _with_channels(examples),
+        with_channels(examples),
         examples.user if examples.user.any() else None,
         num_agents=num_agents,
         split=split,
@@ -161,7 +164,7 @@ def femnist(
     `pj.datasets.femnist("data/femnist", num_agents=100)` has the largest writers.
 
     Args:
-      path: a folder or file: npz, HDF5 (TensorFlow Federated) or JSON (LEAF).
+      path: a folder or file: npz, HDF5 or sqlite (TensorFlow Federated) or JSON (LEAF).
       num_agents: N; None makes each writer an agent.
       split: one of `pj.split`; None is by writer.
       variant: "a" has 62 classes, "m" 47 (upper and lower case merged where they look
@@ -174,7 +177,7 @@ def femnist(
 
     examples = loader.variant(loader.load(path), variant)
     return federate_examples(
-        _with_channels(examples),
+        with_channels(examples),
         examples.user,
         num_agents=num_agents,
         split=split,
@@ -297,91 +300,3 @@ def vsn(
         valid_fraction=valid_fraction,
         seed=seed,
     )
-
-
-def npz(
-    path: str | Path,
-    *,
-    num_agents: int | None = None,
-    split: Splitter | None = None,
-    test_fraction: float | None = None,
-    valid_fraction: float = 0.0,
-    seed: Seed = 0,
-) -> FederatedData:
-    """Data of your own in one npz archive of x, y and user.
-
-    Args:
-      path: an archive of x `[E, ...]`, y `[E]` from 0, user `[E]` and, if you like,
-        split `[E]` (which are test examples). Bytes x `[E, H, W]` are images of one
-        channel, an axis that is added.
-      num_agents: N; None makes each user an agent.
-      split: one of `pj.split`; None is by user.
-      test_fraction: part of each agent's examples that is tested; None keeps to the
-        archive's own split or, where it has none, is 0.2.
-      valid_fraction: part of each agent's examples that is held out for validation.
-      seed: of all that is random.
-    """
-    from p2pjax.datasets.loaders import npz as loader
-
-    examples = loader.load(path)
-    if test_fraction is None and examples.is_test is None:
-        test_fraction = 0.2
-    is_image = examples.x.dtype == np.uint8
-    return federate_examples(
-        _with_channels(examples) if is_image else examples,
-        examples.user,
-        num_agents=num_agents,
-        split=split,
-        test_fraction=test_fraction,
-        valid_fraction=valid_fraction,
-        seed=seed,
-    )
-
-
-def tfds(
-    name: str,
-    *,
-    num_agents: int,
-    split: Splitter,
-    image_shape: tuple[int, int, int] = (28, 28, 1),
-    data_dir: str | Path | None = None,
-    download: bool = False,
-    test_fraction: float | None = 0.2,
-    valid_fraction: float = 0.0,
-    seed: Seed = 0,
-) -> FederatedData:
-    """Labelled images of TensorFlow Datasets, such as "mnist" or "fashion_mnist".
-
-    Needs `pip install 'p2pjax[tfds]'`; TensorFlow only to prepare (`download`).
-    `pj.datasets.tfds("kmnist", num_agents=20, split=pj.split.iid())`.
-
-    Args:
-      name: a data set with parts train and test of image and label.
-      num_agents: N.
-      split: one of `pj.split`; there are no users.
-      image_shape: height, width and channels of its images.
-      data_dir: where data sets are prepared; ~/tensorflow_datasets if None.
-      download: whether to download and prepare it where it is not there.
-      test_fraction: part of each agent's examples that is tested, of the published
-        training and test images together; None tests on published test images only,
-        which small agents may not have.
-      valid_fraction: part of each agent's examples that is held out for validation.
-      seed: of all that is random.
-    """
-    from p2pjax.datasets.loaders import images_tfds as loader
-
-    return federate_examples(
-        _with_channels(loader.load_tfds(name, data_dir, download, image_shape)),
-        None,
-        num_agents=num_agents,
-        split=split,
-        test_fraction=test_fraction,
-        valid_fraction=valid_fraction,
-        seed=seed,
-    )
-
-
-def _with_channels(examples: Examples) -> Examples:
-    """Images `[E, H, W]` become `[E, H, W, 1]`."""
-    x = examples.x
-    return examples._replace(x=x[..., None]) if x.ndim == 3 else examples

@@ -10,6 +10,8 @@ from p2pjax.datasets.split import Assignment, Request, Splitter
 from p2pjax.datasets.stacking import Examples, stack_agents
 from p2pjax.types import FederatedData, InputError
 
+Seed = int | np.random.Generator
+
 
 def federate(
     x: Any,
@@ -20,7 +22,7 @@ def federate(
     split: Splitter | None = None,
     test_fraction: float = 0.2,
     valid_fraction: float = 0.0,
-    seed: int | np.random.Generator = 0,
+    seed: Seed = 0,
 ) -> FederatedData:
     """Splits labelled examples among agents, and each agent's into its parts.
 
@@ -35,7 +37,8 @@ def federate(
     Args:
       x: inputs `[E, ...]` as numbers, images `[E, H, W, C]`. Bytes (uint8) are pixels
         and stay bytes; other floats and booleans become float32, whole numbers int32.
-      y: the class of each example `[E]`, whole numbers from 0, or booleans.
+      y: the class of each example `[E]`, whole numbers from 0, booleans, or names,
+        which are numbered in sorted order: `np.unique(y)` has them.
       users: who produced each example `[E]`, whole numbers or names.
       num_agents: N; None makes each user an agent.
       split: one of `pj.split`; None is `split.by_user()`.
@@ -71,7 +74,7 @@ def federate_examples(
     split: Splitter | None,
     test_fraction: float | None,
     valid_fraction: float,
-    seed: int | np.random.Generator,
+    seed: Seed,
 ) -> FederatedData:
     """As `federate`; `test_fraction` None keeps to `examples.is_test`."""
     x, y = examples.x, examples.y
@@ -99,7 +102,13 @@ def federate_examples(
     return data
 
 
-def generator(seed: int | np.random.Generator) -> np.random.Generator:
+def with_channels(examples: Examples) -> Examples:
+    """Images `[E, H, W]` become `[E, H, W, 1]`."""
+    x = examples.x
+    return examples._replace(x=x[..., None]) if x.ndim == 3 else examples
+
+
+def generator(seed: Seed) -> np.random.Generator:
     """The source of everything random, checked."""
     is_seed = isinstance(seed, int | np.integer) and seed >= 0
     if not is_seed and not isinstance(seed, np.random.Generator):

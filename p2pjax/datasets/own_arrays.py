@@ -38,13 +38,20 @@ def as_inputs(x: Any) -> np.ndarray:
 
 
 def as_labels(y: Any) -> np.ndarray:
-    """Class numbers `[E]` as int32."""
-    array = _as_array(y, "y", "bui", "whole numbers")
+    """Class numbers `[E]` as int32; names of classes are numbered in sorted order."""
+    array = _as_array(y, "y", "buiUS", "whole numbers or names")
     if array.ndim != 1:
         raise InputError(
             f"Need y of shape [examples], got {list(array.shape)}: give the number of "
             "each example's class, for example y.argmax(-1) of one-hot labels."
         )
+    if array.dtype.kind in "US":
+        names, array = np.unique(array, return_inverse=True)
+        if len(names) and not names[0]:
+            raise InputError(
+                "Need the name of each example's class as y, got "
+                f"{np.count_nonzero(array == 0)} empty ones: fill or drop them."
+            )
     if array.size and (array.min() < 0 or array.max() >= _INT32.max):
         raise InputError(
             f"Need labels y that number the classes from 0, got {array.min()} to "

@@ -20,6 +20,18 @@ def on_test_sets(task: Task, agent_loop: int = AUTO) -> Evaluate:
     Args:
       task: what the agents learn.
       agent_loop: see `agent_loop.map_agents`.
+
+    Returns:
+      A function of `Models` and `FederatedData`, for `evaluate` of `simulate`.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> keys = jax.random.split(jax.random.key(0), 4)
+      >>> models = pj.Models(jax.eval_shape(jax.vmap(task.init), keys))
+      >>> jax.tree.map(jnp.shape, jax.eval_shape(on_test_sets(task), models, data))
+      {'accuracy': (4,), 'loss': (4,)}
     """
     score = _scored(task, agent_loop)
     return lambda models, data: score(models.reported, data)
@@ -34,6 +46,19 @@ def before_and_after(task: Task, agent_loop: int = AUTO) -> Evaluate:
     Args:
       task: what the agents learn.
       agent_loop: see `agent_loop.map_agents`.
+
+    Returns:
+      A function of `Models` and `FederatedData`, for `evaluate` of `simulate`.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> keys = jax.random.split(jax.random.key(0), 4)
+      >>> models = jax.eval_shape(jax.vmap(task.init), keys)
+      >>> both = pj.Models(models, trained=models, averaged=models)
+      >>> sorted(jax.eval_shape(before_and_after(task), both, data))
+      ['accuracy', 'accuracy_after', 'accuracy_before', 'loss']
     """
     score = _scored(task, agent_loop)
 

@@ -98,6 +98,9 @@ def check_channel(
       method: its name, for the message.
       loses: whether the method can do without a message.
       delays: whether its agents have clocks.
+
+    Example:
+      >>> check_channel(delay(2.0), "p2p_bn", delays=True)  # it has clocks: no error
     """
     if channel.loss_probability and not loses:
         raise InputError(
@@ -117,6 +120,11 @@ def lost_to_self(peers: Peers, arrived: Array | None) -> Peers:
     Args:
       peers: `[N, K]`, slot 0 is the agent itself.
       arrived: `[N, K]`; slot 0 is ignored. None: all of it.
+
+    Example:
+      >>> peers = Peers(jnp.array([[0, 1], [1, 0]]), jnp.full((2, 2), 0.5))
+      >>> lost_to_self(peers, jnp.array([[True, True], [True, False]])).weight.tolist()
+      [[0.5, 0.5], [1.0, 0.0]]
     """
     if arrived is None:
         return peers
@@ -135,6 +143,11 @@ def without_lost(peers: Peers, arrived: Array | None) -> Peers:
     Args:
       peers: `[N, K]`, slot 0 is the agent itself.
       arrived: `[N, K]`; slot 0 is ignored. None: all of it.
+
+    Example:
+      >>> peers = Peers(jnp.array([[0, 1], [1, 0]]), jnp.full((2, 2), 0.5))
+      >>> without_lost(peers, jnp.array([[True, True], [True, False]])).weight.tolist()
+      [[0.5, 0.5], [0.5, 0.0]]
     """
     if arrived is None:
         return peers
@@ -144,7 +157,22 @@ def without_lost(peers: Peers, arrived: Array | None) -> Peers:
 
 
 def arrivals(channel: Channel, key: Key, sent: Array) -> Array:
-    """Which of the messages sent `[N, K]` (bool) arrive."""
+    """Which of the messages sent `[N, K]` (bool) arrive.
+
+    Args:
+      channel: of the messages.
+      key: of the losses.
+      sent: `[N, K]`, whether there is a message.
+
+    Returns:
+      `[N, K]`, whether it arrives.
+
+    Example:
+      >>> sent = jnp.ones((1000, 10), bool)
+      >>> arrived = arrivals(drop(0.3), jax.random.key(0), sent)
+      >>> print(f"{arrived.mean():.1f}")
+      0.7
+    """
     probability = channel.loss_probability
     if not probability:
         return sent

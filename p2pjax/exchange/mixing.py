@@ -336,6 +336,15 @@ def _per_agent(values: Array, block: Array) -> Array:
 
 
 def is_peer(peers: Peers) -> Array:
-    """`[N, K]`: slots that are other agents."""
+    """`[N, K]`: slots that are other agents.
+
+    Args:
+      peers: `[N, K]`.
+
+    Example:
+      >>> from p2pjax.graphs import ring, uniform_receive
+      >>> is_peer(uniform_receive(ring(4)))[0].tolist()  # slot 0 is the agent itself
+      [False, True, True]
+    """
     own = jnp.arange(peers.ids.shape[0], dtype=peers.ids.dtype)
     return peers.ids != own[:, None]

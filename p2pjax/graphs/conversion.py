@@ -83,7 +83,20 @@ def as_graph(
 def as_topology(
     graph: Any, num_agents: int | None = None, *, directed: bool = False
 ) -> Graphs:
-    """As `as_graph`, for methods that weigh models themselves: refuses weights."""
+    """As `as_graph`, for methods that weigh models themselves: refuses weights.
+
+    Args:
+      graph: anything that `as_graph` reads.
+      num_agents: N, which the graph must have.
+      directed: whether edges given as pairs are (sender, receiver), not both ways.
+
+    Returns:
+      A `Topology` `[N, D]` or `[G, N, D]`, or a function that draws one.
+
+    Example:
+      >>> as_topology([(0, 1), (1, 2)], num_agents=3).mask.sum(1).tolist()  # degrees
+      [1, 2, 1]
+    """
     found = as_graph(graph, num_agents, directed=directed)
     if isinstance(found, Topology | Peers):
         return _without_weights(found)

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 class Topology(NamedTuple):
-    """Whom each agent receives from; a sequence of graphs has a leading axis G."""
+    """Whom each agent receives from; a sequence of graphs has a leading axis G.
+
+    Example:
+      >>> from p2pjax.graphs import star
+      >>> star(4).mask.sum(1).tolist()  # the centre receives from three agents
+      [3, 1, 1, 1]
+    """
 
     neighbor: Array  # [N, D] int32; padding points at the agent itself
     mask: Array  # [N, D] bool; True where there is a neighbour

@@ -41,6 +41,15 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
     """The exact mean of every group, as one server per model would compute it.
 
     A group averages as soon as one of its members asks for it.
+
+    Args:
+      num_agents: N.
+      weight: `[N]`, what each agent counts in the mean; the same for all if None.
+
+    Example:
+      >>> owner = np.array([0, 0, LOCAL])  # two members of model 0, and a local one
+      >>> server(3).links((), owner)[:, 0].tolist()  # who has a server to send to
+      [True, True, False]
     """
     weight = _checked_weight(weight, num_agents)
 
@@ -91,6 +100,12 @@ def metropolis_gossip(
       graph: undirected, see `graphs.as_graph`.
       rewire_every: rounds after which a new graph is drawn; None keeps the first.
       weight: `[N]`, what each agent counts in the mean.
+
+    Example:
+      >>> from p2pjax.graphs import ring
+      >>> averaging = metropolis_gossip(4, ring(4))
+      >>> averaging.plan(np.random.default_rng(0), 5).neighbor.shape  # of 5 rounds
+      (5, 4, 2)
     """
     graphs = as_topology(graph)
     schedule.check_rewiring(graphs, rewire_every)
@@ -122,7 +137,17 @@ def _asked_links(graph: Topology, asking: Array) -> Topology:
 
 
 def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
-    """A new random matching every round; both ends of a pair take the mean."""
+    """A new random matching every round; both ends of a pair take the mean.
+
+    Args:
+      num_agents: N; of an odd number one agent stays alone in each round.
+      weight: `[N]`, what each agent counts in the mean; the same for all if None.
+
+    Example:
+      >>> partner = random_pairs(4).plan(np.random.default_rng(0), 5)  # of 5 rounds
+      >>> bool((partner[0][partner[0]] == np.arange(4)).all())  # partners are mutual
+      True
+    """
     weight = _checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:

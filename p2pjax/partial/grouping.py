@@ -7,7 +7,7 @@ for a few rounds; those whose networks moved in the same direction form a group,
 `schemes.auto` gives each group a partial model:
 
     similarity = update_similarity(start, params)
-    scheme = slices.auto(network, shared, groups(similarity))
+    scheme = auto(network, shared, find_groups(similarity))
 
 Two to five passes over an agent's examples worked best where we tried (12 agents, 150
 to 200 digits each): with fewer, differences drown in how often each class was drawn;
@@ -31,10 +31,11 @@ def update_similarity(start: PyTree, params: PyTree) -> np.ndarray:
 
     Two things are taken out first. The mean update of all agents: what each agent
     learns says nothing about groups. And for every cell the mean over the weights that
-    it reads, as in Yong et al. (2020), "Gradient centralization": that mean moves like
-    the cell's bias, which follows how often an agent happens to see each class. Biases
-    and other vectors are left out for the same reason. Give a part of the tree, such
-    as `params["layer_1"]`, to compare only that part.
+    it reads, as in Yong et al. (2020), "Gradient centralization",
+    https://arxiv.org/abs/2004.01461: that mean moves like the cell's bias, which
+    follows how often an agent happens to see each class. Biases and other vectors are
+    left out for the same reason. Give a part of the tree, such as `params["layer_1"]`,
+    to compare only that part.
 
     Args:
       start: parameters before training, leaves `[N, ...]`, or `[1, ...]` if all agents
@@ -44,6 +45,12 @@ def update_similarity(start: PyTree, params: PyTree) -> np.ndarray:
     Returns:
       Similarities from -1 to 1; agents that did not move differently from the mean are
       not similar to any other (0).
+
+    Example:
+      >>> start = {"w": np.zeros((1, 2, 2))}
+      >>> moved = np.array([[[1, 0], [0, 1]]] * 2 + [[[0, 1], [1, 0]]] * 2)
+      >>> update_similarity(start, {"w": moved}).round(1)[0].tolist()
+      [1.0, 1.0, -1.0, -1.0]
     """
     leaves_before, leaves_after = leaves_with_paths(start), leaves_with_paths(params)
     paths_before, paths_after = (
@@ -86,9 +93,10 @@ def find_groups(
     """Group of every agent, `[N]`, numbered from 0 in the order of their first members.
 
     Average linkage joins the agents into a tree. Of all the ways to cut the tree, the
-    one with the best mean silhouette counts (Rousseeuw 1987): how much nearer an agent
-    is to its own group than to the next, 0 if it is alone. An agent that is like no
-    other stays alone. Mean silhouettes up to 0.25 tell of no substantial structure
+    one with the best mean silhouette counts (Rousseeuw 1987,
+    https://doi.org/10.1016/0377-0427(87)90125-7): how much nearer an agent is to its
+    own group than to the next, 0 if it is alone. An agent that is like no other stays
+    alone. Mean silhouettes up to 0.25 tell of no substantial structure
     (Kaufman and Rousseeuw 1990): all are then in one group, 0.
 
     Agents without the mean update of all look alike if they differ from the same
@@ -100,6 +108,11 @@ def find_groups(
       min_silhouette: mean silhouette that a division into groups must exceed.
       min_similarity: mean similarity that two branches must exceed to be joined.
         Not 0, because taking out the mean makes unrelated agents a little alike.
+
+    Example:
+      >>> similarity = np.kron(np.eye(2), np.full((3, 3), 0.8)) + 0.2 * np.eye(6)
+      >>> find_groups(similarity).tolist()
+      [0, 0, 0, 1, 1, 1]
     """
     similarity = np.asarray(similarity, np.float64)
     if (

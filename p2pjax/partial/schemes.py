@@ -17,7 +17,12 @@ from p2pjax.types import InputError, Layout
 
 
 class PartialModel(NamedTuple):
-    """Cells that several agents implement together; what is left over is local."""
+    """Cells that several agents implement together; what is left over is local.
+
+    Example:
+      >>> PartialModel(cells=(784, 250, 80, 62), members=(0, 1, 2)).offsets is None
+      True
+    """
 
     cells: Layout  # how many of every part
     members: tuple[int, ...]  # agents that implement it
@@ -25,7 +30,13 @@ class PartialModel(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """The networks of all agents and the partial models cut out of them."""
+    """The networks of all agents and the partial models cut out of them.
+
+    Example:
+      >>> shared = PartialModel((64, 24, 10), members=(0, 1))
+      >>> scheme = Scheme(networks=((64, 32, 10), (64, 40, 10)), models=(shared,))
+      >>> check_scheme(scheme)  # what does not fit together is refused
+    """
 
     networks: tuple[Layout, ...]  # per agent; 0 cells: the agent lacks that part
     models: tuple[PartialModel, ...] = ()
@@ -171,9 +182,14 @@ def auto(
     Args:
       network: of every agent.
       shared: cells of the global model.
-      groups: `[N]` labels, such as from `grouping.groups`; who is alone in a group
-        keeps its other cells local, and so do all if all are in one.
+      groups: `[N]` labels, such as from `find_groups`; who is alone in a group keeps
+        its other cells local, and so do all if all are in one.
       depends: whether the models of the groups depend on the global one.
+
+    Example:
+      >>> scheme = auto((64, 32, 10), shared=(64, 24, 10), groups=[0, 0, 1, 1, 2])
+      >>> [(model.cells, model.members) for model in scheme.models[1:]]
+      [((0, 8, 0), (0, 1)), ((0, 8, 0), (2, 3))]
     """
     labels = np.asarray(groups)
     if labels.ndim != 1 or len(labels) < 2:

@@ -26,6 +26,19 @@ def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
     """Who owns what when the agents' networks are those of `task`.
 
     Build the task's network with `placement.widths(align(attach(scheme))[0])`.
+
+    Args:
+      scheme: networks of all agents and their partial models.
+      wiring: which part's cells lie along which axis of which leaf, `Task.wiring`.
+      task: whose network it is.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> task = pj.classification(pj.nn.MLP((32, 10)), (64,))
+      >>> scheme = pj.partial.level(0.75)((64, 32, 10), 4)
+      >>> sharing = pj.partial.compile_scheme(scheme, task.wiring, task)
+      >>> [int((cells >= 0).sum()) for cells in sharing.cells]  # shared, of 4 agents
+      [256, 96, 40]
     """
     attached = placement.attach(scheme)
     ownership.check_parts(attached, wiring)

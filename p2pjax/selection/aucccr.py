@@ -1,10 +1,10 @@
 """AUCCCR: group agents so that each agent gains from its group, on the host, once.
 
 Bouchra Pilet, Frey, Taiani, "AUCCCR: Agent utility centered clustering for cooperation
-recommendation". A group is worth more the larger it is and the nearer its members are
-to each other; an agent that no group is worth more to than itself stays alone. How many
-groups there are follows. Sajina (2025) compares agents by what their models, trained
-alone, say about common examples of every class:
+recommendation", https://hal.science/hal-03181696. A group is worth more the larger it
+is and the nearer its members are to each other; an agent that no group is worth more to
+than itself stays alone. How many groups there are follows. Sajina (2025) compares
+agents by what their models, trained alone, say about common examples of every class:
 
     outputs = peer_evaluation.predictions(probe, models, agent_loop)
     group = groups(rng, profiles(outputs, labels))
@@ -57,6 +57,13 @@ def root_of_size(most: float = np.inf) -> Value:
     Without a limit all agents tend to end up in one group. The thesis has 40 for two
     true clusters and 20 for more, of 100 agents, which tells the method something about
     what it is to find out.
+
+    Args:
+      most: agents of a group that count.
+
+    Example:
+      >>> root_of_size(most=16)(np.array([4, 16, 100])).tolist()
+      [2.0, 4.0, 4.0]
     """
     return lambda sizes: np.sqrt(np.minimum(sizes, most))
 

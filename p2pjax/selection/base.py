@@ -96,6 +96,14 @@ def fetch_cost(
       table: who fetched from whom, `[N, C]`.
       num_slots: a constant of the selection, whatever this round's C is.
       payload: `[N, C]` or a number: what was sent, in models.
+
+    Returns:
+      `Fetched`, `[N, num_slots]`.
+
+    Example:
+      >>> from p2pjax.graphs import ring
+      >>> fetch_cost(ring(4), num_slots=3).payload[0].tolist()  # a slot is unused
+      [1.0, 1.0, 0.0]
     """
     models = jnp.where(table.mask, jnp.asarray(payload, jnp.float32), 0)
     more = num_slots - models.shape[1]
@@ -104,7 +112,16 @@ def fetch_cost(
 
 
 class Selection(NamedTuple):
-    """A way of choosing peers. `select` is safe to jit, scan and vmap over seeds."""
+    """A way of choosing peers. `select` is safe to jit, scan and vmap over seeds.
+
+    Example:
+      >>> def select(key, t, state, view):  # all that are permitted, in every round
+      ...     num_slots = view.permitted.mask.shape[1]
+      ...     fetched = fetch_cost(view.permitted, num_slots)
+      ...     return view.averaged(view.permitted), fetched, state
+      >>> Selection(lambda key, view: (), select).merges_updates
+      False
+    """
 
     init: Callable[[Key, PeerView], PyTree]  # state; leaves [N, ...] of constant shape
     # (key, round number, state, view) -> (whom to average next, what it cost, state)

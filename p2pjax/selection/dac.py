@@ -43,7 +43,8 @@ def dac(
       sharpness: how much likelier similar peers are: the factor of similarities in a
         softmax.
       anneal: whether it begins at 1 and rises to its value in about twenty rounds.
-      similarity: from 0; `similarity.inverse_loss()` if None, or `agreement()`.
+      similarity: `similarity.inverse_loss()` if None, `agreement()` or
+        `update_cosine()`; what is negative counts as 0.
     """
     if num_peers < 1 or sharpness < 0:
         raise InputError(
@@ -74,7 +75,10 @@ def dac(
             jnp.where(~is_met & (told > 0), told, met), is_met, state.memory
         )
         chosen = tables.where(found > -jnp.inf, asked)
-        return view.averaged(chosen), fetch_cost(asked, num_peers), state
+        models = compare.payload(view) + jnp.where(
+            chosen.mask & (not compare.sends_model), 1.0, 0
+        )
+        return view.averaged(chosen), fetch_cost(asked, num_peers, models), state
 
     return Selection(init_fn, select_fn)
 

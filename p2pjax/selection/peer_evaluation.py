@@ -26,7 +26,18 @@ NO_AGENT = np.iinfo(np.int32).max  # sorts behind all agents
 
 
 class Probe(NamedTuple):
-    """A few examples that each agent has, to compare what models say about them."""
+    """A few examples that each agent has, to compare what models say about them.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> few = jax.tree.map(lambda leaf: leaf[0, :20], data.train.examples)
+      >>> probe = Probe(task.predict, few)
+      >>> model = jax.eval_shape(task.init, jax.random.key(0))
+      >>> jax.eval_shape(probe.predict, model, probe.examples).shape
+      (20, 10)
+    """
 
     # (variables, examples) of one agent -> class probabilities [Q, k]
     predict: Callable[[Variables, Mapping[str, Array]], Array]

@@ -30,7 +30,16 @@ def partial_view(selection: Selection, size: int) -> Selection:
 
     Whom an agent may fetch from is restricted to those; what the selection remembers of
     others serves again when they come back. Views should be larger than the number of
-    peers averaged with: these stay, and a view of no others never changes.
+    peers averaged with: these stay, and a view of no others never changes. Views are
+    exchanged as in Jelasity et al. (2007), https://doi.org/10.1145/1275517.1275520.
+
+    Args:
+      selection: a way of choosing peers.
+      size: agents in a view, 2 or more.
+
+    Example:
+      >>> from p2pjax.selection.pens import pens
+      >>> selection = partial_view(pens(num_peers=2), size=8)
     """
     if size < 2:
         raise InputError(

@@ -47,6 +47,17 @@ def apply_request_limit(
       view: its `permitted` says whom an agent may be sent to instead.
       wanted: different peers.
       before: what was fetched in this round already and keeps its places.
+
+    Returns:
+      Different peers, `[N, C]`.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> def select(key, t, state, view):  # all that are permitted, as far as they may
+      ...     table = apply_request_limit(key, view, view.permitted)
+      ...     fetched = pj.selection.fetch_cost(table, table.mask.shape[1])
+      ...     return view.averaged(table), fetched, state
+      >>> selection = limit_requests(pj.selection.Selection(lambda *_: (), select), 2)
     """
     if view.max_requests is None:
         return wanted

@@ -30,7 +30,14 @@ class Similarity(NamedTuple):
 
 
 def negative_loss() -> Similarity:
-    """Minus the mean loss of the peer's model on the agent's training data."""
+    """Minus the mean loss of the peer's model on the agent's training data.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> similarity = pj.selection.negative_loss()
+      >>> similarity.sends_model  # a peer sends its model, which can be averaged too
+      True
+    """
 
     def measure_fn(memory: PyTree, view: PeerView, table: Topology) -> Array:
         del memory
@@ -40,7 +47,13 @@ def negative_loss() -> Similarity:
 
 
 def inverse_loss() -> Similarity:
-    """One over the mean loss of the peer's model on the agent's training data."""
+    """One over the mean loss of the peer's model on the agent's training data.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> pj.selection.inverse_loss().sends_model
+      True
+    """
 
     def measure_fn(memory: PyTree, view: PeerView, table: Topology) -> Array:
         del memory
@@ -54,11 +67,17 @@ def inverse_loss() -> Similarity:
 def update_cosine(share: float = 0.5) -> Similarity:
     """Cosines of what two agents learned: in this round, and since the start.
 
+    Li et al. (2022), https://arxiv.org/abs/2203.12285.
     Statistics such as those of batch norm do not count. A peer sends its model and
     what it learned in this round; with the start, which all know, that is all.
 
     Args:
       share: weight of this round; the rest is for everything since the start.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> pj.selection.update_cosine().payload(None)  # models: its own, and its update
+      2.0
     """
     if not 0 <= share <= 1:
         raise InputError(f"Need a share of this round from 0 to 1, got {share}.")
@@ -85,6 +104,11 @@ def agreement() -> Similarity:
     It tells models apart that were trained alone. Models that have been averaged across
     clusters say much the same: on rotated digits, 16 agents, it then hardly finds out
     who sees them turned, where losses and updates do.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> pj.selection.agreement().sends_model  # predictions are all that is sent
+      False
     """
 
     def roots(view: PeerView) -> Array:

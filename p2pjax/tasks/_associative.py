@@ -11,6 +11,7 @@ from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
 def associative(num_visible: int, num_hidden: int, threshold: float = 0.5) -> Task:
     """Recall the vectors `batch["y"]` from the incomplete vectors `batch["x"]`.
 
+    As in Bouchra Pilet, Frey, Taiani (2021), https://hal.science/hal-02373338.
     Vectors are `[B, n]` and anything but 0 is active, whatever the dtype. Accuracy is
     the share of successes, loss the mean number of wrong cells; the loss is reported
     and has no gradient.
@@ -19,6 +20,12 @@ def associative(num_visible: int, num_hidden: int, threshold: float = 0.5) -> Ta
       num_visible: n.
       num_hidden: H; with agents of different H, the largest.
       threshold: of all cells.
+
+    Example:
+      >>> task = associative(num_visible=6, num_hidden=8)
+      >>> links = jax.eval_shape(task.init, jax.random.key(0)).params
+      >>> {name: both["kernel"].shape for name, both in links.items()}
+      {'to_hidden': (6, 8), 'to_visible': (8, 6)}
     """
     if num_visible < 1 or num_hidden < 1:
         raise InputError(

@@ -42,6 +42,8 @@ def classification(
     network: Any,
     data: FederatedData | tuple[int, ...],
     loss: ExampleLoss = softmax_cross_entropy,
+    *,
+    per_class: bool = False,
 ) -> Task:
     """Classify `batch["x"]` into `batch["y"]`; bytes are pixels and become [0, 1].
 
@@ -54,6 +56,8 @@ def classification(
         of an NNX network (`lambda rngs: Net(rngs)`), or a `Network` of plain functions.
       data: the agents' data, or the shape of one example.
       loss: loss of every example of a batch.
+      per_class: also evaluate `class_accuracy` `[k]`, not a number for a class without
+        examples.
 
     Example:
     >>> import flax.linen as nn, jax
@@ -67,6 +71,7 @@ def classification(
     inputs = inputs_of(data)
     made, x_shape, prepare = fit_to_inputs(network, inputs)
     outputs = num_outputs(made, x_shape)
+    num_classes = max(2, outputs)
     if outputs == 1 and loss is softmax_cross_entropy:
         raise InputError(
             "Need two outputs or more for softmax_cross_entropy, got 1: give the "
@@ -92,10 +97,15 @@ def classification(
         valid = batch["valid"].astype(logits.dtype)
         right = (predicted(logits) == batch["y"]).astype(logits.dtype)
         losses = loss(logits, batch["y"])
-        return {
+        sums = {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
+        if per_class:
+            of_class = jax.nn.one_hot(batch["y"], num_classes, dtype=valid.dtype)
+            of_class = of_class * valid[:, None]  # [B, k]
+            sums["class_accuracy"] = Ratio(right @ of_class, of_class.sum(0))
+        return sums
 
     def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         num_examples = batch["valid"].shape[0]

@@ -32,6 +32,14 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
       encoder: of the tokens; there are as many outputs as it knows tokens.
       length: of sequences, `tokens` is `[B, length]`.
       mask_id: token of the mask, once in every sequence.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> encoder = pj.nn.bert_tiny(vocab_size=20)
+      >>> task = pj.masked_token(encoder, length=8, mask_id=1)
+      >>> shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+      >>> sorted(shapes), shapes["head"]["output"]["kernel"].shape
+      (['encoder', 'head'], (128, 20))
     """
     module = TokenModel(encoder, TokenHead(encoder.vocab_size))
 
@@ -77,6 +85,14 @@ def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
       encoder: of the tokens.
       length: of sequences.
       labels: what can be predicted.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> people = label_sets.label_set(["O", "B-PER", "I-PER"])  # and four of its own
+      >>> task = pj.tagging(pj.nn.bert_tiny(vocab_size=20), length=8, labels=people)
+      >>> shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+      >>> shapes["head"]["output"]["kernel"].shape
+      (128, 6)
     """
     module = TokenModel(encoder, TokenHead(len(labels.names)))
 

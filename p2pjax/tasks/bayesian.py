@@ -48,6 +48,7 @@ def variational_classification(
 ) -> Task:
     """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
 
+    Blundell et al. (2015), https://arxiv.org/abs/1505.05424.
     `Variables.params` is a `Gaussian`. The prediction is the mean softmax output of
     `num_test_samples` networks, always the same draws for the same posterior.
 
@@ -59,6 +60,13 @@ def variational_classification(
       flipout: see `variational.draw`.
       dropout: in training, see there.
       objective: how the losses of the draws make one loss.
+
+    Example:
+      >>> from p2pjax.nn.variational import Columns
+      >>> task = variational_classification(Columns((4, 2)), (3,), num_samples=2)
+      >>> weights = jax.eval_shape(task.init, jax.random.key(0)).params
+      >>> weights._fields, sorted(weights.mean)
+      (('mean', 'stddev'), ['client', 'server'])
     """
     num_test_samples = num_samples if num_test_samples is None else num_test_samples
     fewest = min(num_samples, num_test_samples)

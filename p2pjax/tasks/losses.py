@@ -12,13 +12,37 @@ ExampleLoss = Callable[[Array, Array], Array]  # logits [B, k], labels [B] -> [B
 
 
 def squared_error(logits: Array, labels: Array) -> Array:
-    """Half the squared distance of sigmoid outputs to the one-hot label."""
+    """Half the squared distance of sigmoid outputs to the one-hot label.
+
+    Args:
+      logits: `[B, k]`.
+      labels: `[B]`, from 0.
+
+    Returns:
+      The loss of each example, `[B]`.
+
+    Example:
+      >>> squared_error(jnp.zeros((2, 3)), jnp.array([0, 2])).tolist()
+      [0.375, 0.375]
+    """
     target = _target(logits, labels)
     return jnp.square(jax.nn.sigmoid(logits) - target).sum(-1) / 2
 
 
 def binary_cross_entropy(logits: Array, labels: Array) -> Array:
-    """Cross-entropy of every sigmoid output against the one-hot label, summed."""
+    """Cross-entropy of every sigmoid output against the one-hot label, summed.
+
+    Args:
+      logits: `[B, k]`.
+      labels: `[B]`, from 0.
+
+    Returns:
+      The loss of each example, `[B]`.
+
+    Example:
+      >>> print(binary_cross_entropy(jnp.zeros((1, 2)), jnp.array([0])))  # 2 log 2
+      [1.386...]
+    """
     target = _target(logits, labels)
     return optax.sigmoid_binary_cross_entropy(logits, target).sum(-1)
 
@@ -31,19 +55,51 @@ def _target(logits: Array, labels: Array) -> Array:
 
 
 def predicted(logits: Array) -> Array:
-    """The most active output; a single output decides between two classes."""
+    """The most active output; a single output decides between two classes.
+
+    Args:
+      logits: `[B, k]`, or `[B, 1]`.
+
+    Returns:
+      Class of each example, `[B]`.
+
+    Example:
+      >>> predicted(jnp.array([[0.1, 0.7, 0.2]])).tolist()
+      [1]
+    """
     if logits.shape[-1] == 1:
         return (logits[..., 0] > 0).astype(jnp.int32)
     return logits.argmax(-1)
 
 
 def class_probabilities(logits: Array) -> Array:
-    """Softmax over outputs, `[B, k]`; of a single output both classes, `[B, 2]`."""
+    """Softmax over outputs, `[B, k]`; of a single output both classes, `[B, 2]`.
+
+    Args:
+      logits: `[B, k]`, or `[B, 1]`.
+
+    Example:
+      >>> class_probabilities(jnp.zeros((1, 4))).tolist()
+      [[0.25, 0.25, 0.25, 0.25]]
+    """
     if logits.shape[-1] == 1:
         logits = jnp.concatenate([jnp.zeros_like(logits), logits], -1)
     return jax.nn.softmax(logits)
 
 
 def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
-    """Cross-entropy of the softmax over outputs."""
+    """Cross-entropy of the softmax over outputs.
+
+    Args:
+      logits: `[B, k]`.
+      labels: `[B]`, from 0.
+
+    Returns:
+      The loss of each example, `[B]`.
+
+    Example:
+      >>> losses = softmax_cross_entropy(jnp.zeros((2, 10)), jnp.array([3, 7]))
+      >>> losses.shape, f"{losses[0]:.3f}"  # log 10
+      ((2,), '2.303')
+    """
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)

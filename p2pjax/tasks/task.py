@@ -40,6 +40,16 @@ class Task(NamedTuple):
         classes.
       wiring: which part's cells lie along which axis of which leaf of the parameters,
         for partial averaging; None if it is not known.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import p2pjax as pj
+      >>> def loss(variables, batch, key):  # the mean of the examples has the lowest
+      ...     return jnp.square(batch["x"] - variables.params["w"]).mean(), {}
+      >>> start = pj.Variables({"w": jnp.zeros(())}, {})
+      >>> task = pj.Task(lambda key: start, loss, lambda variables, batch: {})
+      >>> task.loss(start, {"x": jnp.array([1.0, 3.0])}, jax.random.key(0))[0].item()
+      5.0
     """
 
     init: Callable[[Key], Variables]

@@ -11,6 +11,7 @@ from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
 def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
     """Learns the vectors `batch["x"]`, one after the other.
 
+    Bouchra Pilet, Frey, Taiani (2021), https://hal.science/hal-02373338.
     A link whose source is active moves by `rate / 2` of the way to 1 where its target
     is active and to -1 where it is not; both layers learn from the same old weights.
     (The paper's text would also weaken links of which only the target is active; its
@@ -21,6 +22,17 @@ def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
       rate: 0 to 2, also when multiplied by an agent's `StepContext.rate`; then weights
         never leave [-1, 1].
       threshold: of all cells, as in the task.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> task, learner = pj.associative(6, 8), pj.associative_rule(rate=1.0)
+      >>> batch = {"x": jnp.array([[1, 1, 0, 0, 1, 0]]), "valid": jnp.array([True])}
+      >>> key, step = jax.random.key(0), jax.jit(learner.step)
+      >>> model = task.init(key)
+      >>> for _ in range(3):  # the same vector again and again
+      ...     model, _, wrong = step(key, model, (), batch, StepContext())
+      >>> wrong.item()
+      0.0
     """
     if not 0 <= rate <= 2:
         raise InputError(

@@ -18,12 +18,26 @@ Curvature = Callable[[Key, Variables, Mapping[str, Array], Array], PyTree]
 def fisher(task: Task, chunk: int = 32) -> Curvature:
     """Diagonal of the empirical Fisher matrix: mean of squared per-example gradients.
 
-    Where the loss is minus a log-likelihood. The mean, not the sum, so that agents with
-    many examples do not bend more.
+    As in Shoham et al. (2019), https://arxiv.org/abs/1910.07796, where the loss is
+    minus a log-likelihood. The mean, not the sum, so that agents with many examples do
+    not bend more.
 
     Args:
       task: its loss of one example is differentiated.
       chunk: examples taken at a time: so many gradients are in memory per agent.
+
+    Returns:
+      A function of (key, variables, examples `[M, ...]`, their number) of one agent,
+      whose result has the shapes of the parameters and no negative entries.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> linear = pj.Network(lambda key: jnp.zeros((1, 2)), lambda w, x: x @ w)
+      >>> task, key = pj.classification(linear, (1,)), jax.random.key(0)
+      >>> examples = {"x": jnp.ones((3, 1)), "y": jnp.array([0, 1, 1])}
+      >>> curvature = jax.jit(fisher(task))  # of the one agent that has these examples
+      >>> curvature(key, task.init(key), examples, jnp.int32(3)).tolist()
+      [[0.25, 0.25]]
     """
     _check_chunk(chunk)
 
@@ -63,6 +77,19 @@ def hessian(task: Task, chunk: int = 32) -> Curvature:
     Args:
       task: its loss of all examples is differentiated twice.
       chunk: parameters taken at a time.
+
+    Returns:
+      A function of (key, variables, examples `[M, ...]`, their number) of one agent,
+      whose result has the shapes of the parameters and no negative entries.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> linear = pj.Network(lambda key: jnp.zeros((1, 2)), lambda w, x: x @ w)
+      >>> task, key = pj.classification(linear, (1,)), jax.random.key(0)
+      >>> examples = {"x": jnp.ones((3, 1)), "y": jnp.array([0, 1, 1])}
+      >>> curvature = jax.jit(hessian(task))  # of the one agent that has these examples
+      >>> curvature(key, task.init(key), examples, jnp.int32(3)).tolist()
+      [[0.25, 0.25]]
     """
     _check_chunk(chunk)
 

@@ -43,7 +43,12 @@ class LocalTraining(NamedTuple):
 
 
 class LocalStopping(NamedTuple):
-    """When an agent has learned what it can."""
+    """When an agent has learned what it can.
+
+    Example:
+      >>> LocalStopping(patience=5)
+      LocalStopping(patience=5, min_gain=0.0001, max_epochs=500, first_accuracy=0.9)
+    """
 
     patience: int = 20  # passes without a gain after which it stops
     min_gain: float = 1e-4  # of the held-out loss

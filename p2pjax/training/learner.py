@@ -42,6 +42,15 @@ class Learner(NamedTuple):
 
     A learner that descends along a gradient also gives its two halves, for methods that
     exchange gradients or ask for them; others leave them None.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> def step(key, variables, state, batch, context):
+      ...     return variables, state, jnp.zeros(())  # learns nothing
+      >>> idle = pj.Learner(lambda variables: (), step)
+      >>> task = pj.classification(pj.nn.MLP((4, 2)), (3,))
+      >>> pj.local_only(task, idle, batch_size=8).round_is
+      '1 local epoch of each agent'
     """
 
     init: Callable[[Variables], PyTree]
@@ -64,6 +73,11 @@ def as_learner(
     labels: LabelFn | None = None,
 ) -> Learner:
     """The learner itself, or gradient descent with an optimizer of optax.
+
+    Args:
+      task: what the agent learns.
+      optimizer: of optax, or a learner.
+      labels: see `gradient_descent`.
 
     >>> import optax
     >>> from p2pjax.nn.mlp import MLP
@@ -98,6 +112,18 @@ def gradient_descent(
         its own. A group in `StepContext.frozen` changes neither its values nor what
         the optimizer remembers of it; what the loss itself keeps up to date, such as
         batch-norm statistics, goes on. None: one group, which cannot be frozen.
+
+    Returns:
+      A `Learner`, with its gradient and its update.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> task = pj.classification(pj.nn.MLP((4, 2)), (3,))
+      >>> learner = pj.gradient_descent(task, optax.sgd(0.1, momentum=0.9))
+      >>> models = jax.eval_shape(task.init, jax.random.key(0))
+      >>> state = jax.eval_shape(learner.init, models)
+      >>> sum(leaf.size for leaf in jax.tree.leaves(state))  # a momentum per parameter
+      26
     """
     if labels is not None:
         optimizer = per_group_state(optimizer, labels)
@@ -295,8 +321,19 @@ def _where(condition: Array, one: PyTree, other: PyTree) -> PyTree:
 def per_sample(learner: Learner) -> Learner:
     """Takes the examples of a batch one after the other, a step each.
 
-    This is what a mini-batch means in Pilet, Frey and Taiani (2021). Networks with
-    batch statistics are refused: the statistics of one example mean nothing.
+    This is what a mini-batch means in Bouchra Pilet, Frey and Taiani (2021),
+    https://hal.science/hal-02373338. Networks with batch statistics are refused: the
+    statistics of one example mean nothing.
+
+    Args:
+      learner: of batches of any size.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> task = pj.classification(pj.nn.MLP((4, 2)), (3,))
+      >>> learner = pj.per_sample(pj.gradient_descent(task, optax.sgd(0.1)))
+      >>> pj.local_only(task, learner, batch_size=8).round_is
+      '1 local epoch of each agent'
     """
 
     def init_fn(variables: Variables) -> PyTree:

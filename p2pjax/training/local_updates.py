@@ -32,6 +32,9 @@ class LocalUpdates(NamedTuple):
 def steps(num_steps: int) -> LocalUpdates:
     """Each agent takes so many mini-batch steps between two exchanges.
 
+    Args:
+      num_steps: 1 or more.
+
     >>> steps(5)
     LocalUpdates(num_steps=5, num_epochs=0)
     """
@@ -42,6 +45,9 @@ def steps(num_steps: int) -> LocalUpdates:
 
 def epochs(num_epochs: int) -> LocalUpdates:
     """Each agent passes over its own data so many times between two exchanges.
+
+    Args:
+      num_epochs: 1 or more.
 
     >>> epochs(2)
     LocalUpdates(num_steps=0, num_epochs=2)

@@ -23,6 +23,25 @@ def as_users(values: np.ndarray, source: str, name: str = "user") -> np.ndarray:
     return _whole_numbers(values, INT32_LIMIT, source, name, "number users from 0")
 
 
+def number_names(values: np.ndarray, source: str, name: str) -> np.ndarray:
+    """Names `[E]` (an array of strings) as numbers in their sorted order, from 0.
+
+    `np.unique(values)[number]` gives the names back. All else stays as it is.
+
+    Raises:
+        InputError: some name is empty.
+    """
+    if values.dtype.kind not in "US" or values.ndim != 1:
+        return values
+    names, numbers = np.unique(values, return_inverse=True)
+    if len(names) and not names[0]:
+        raise InputError(
+            f"{source}: {name} must have a name for each example, found "
+            f"{np.count_nonzero(numbers == 0)} empty ones: fill or drop them"
+        )
+    return numbers.astype(np.int32)
+
+
 def finite_floats(values: np.ndarray, source: str, name: str = "x") -> np.ndarray:
     """Floats as float32, checked to be finite."""
     with np.errstate(over="ignore"):  # too large becomes infinite: refused below

@@ -1,16 +1,23 @@
 """FEMNIST: handwritten digits and letters by writer, in any of its public formats."""
 
-import re
-from collections.abc import Iterable
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
 
 import numpy as np
 
-from p2pjax.datasets.loaders import femnist_hdf5, femnist_json
-from p2pjax.datasets.loaders.arrays import as_images, as_labels, as_users, check_lengths
+from p2pjax.datasets.loaders import femnist_hdf5, leaf, tff
+from p2pjax.datasets.loaders.arrays import (
+    as_images,
+    as_labels,
+    as_users,
+    check_lengths,
+    number_names,
+)
+from p2pjax.datasets.loaders.client_sqlite import SQLITE_STARTS, find_database
 from p2pjax.datasets.loaders.files import not_found, read_start, require_file
+from p2pjax.datasets.loaders.leaf import File
 from p2pjax.datasets.loaders.npz import ZIP_STARTS, read_arrays
+from p2pjax.datasets.loaders.users import merge_users
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
@@ -29,11 +36,14 @@ HDF5_START = b"\x89HDF"
 HDF5_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
 
 
+SQLITE = "emnist_all"  # the name of the newer file without its ending
+
+
 WANTED = (
     "one femnist*.npz",
     " and ".join(HDF5_FILES),
-    "LEAF's train/*.json and test/*.json",
-    "LEAF's all_data*.json",
+    f"{SQLITE}.sqlite (or .lzma)",
+    *leaf.WANTED,
 )
 
 
@@ -42,25 +52,31 @@ def load(data_dir: str | Path) -> Examples:
 
     Args:
         data_dir: a folder, or one file of it, with an npz archive of x (uint8
-            [E, 28, 28], ink 255), y and user; or TensorFlow Federated's HDF5 files;
-            or LEAF's JSON files. Within a folder they are looked for in this order.
+            [E, 28, 28], ink 255), y and user; or TensorFlow Federated's HDF5 files, or
+            its newer emnist_all.sqlite[.lzma]; or LEAF's JSON files. Within a folder
+            they are looked for in this order.
 
     Returns:
-        The examples; a writer of both training and test files is one user, and users
-        are numbered as they appear (npz: as they are numbered there).
+        The examples; a writer of both training and test files is one user, whose
+        images count once (see `users.merge_users`). Users are numbered as they appear
+        (sqlite and names in npz: in alphabetical order; npz: as numbered there).
 
     Raises:
         InputError: nothing found, or a file cannot be used.
     """
     files = _find_files(Path(data_dir))
-    start = read_start(require_file(files[0], "a file of FEMNIST"), 4)
-    if start in ZIP_STARTS:
-        return _load_npz(files[0])
-    reader = femnist_hdf5 if start == HDF5_START else femnist_json
+    first = files[0].path
+    start = read_start(require_file(first, "a file of FEMNIST"), 16)
+    if start.startswith(ZIP_STARTS):
+        return _load_npz(first)
+    if start.startswith(SQLITE_STARTS):
+        return _load_sqlite(first)
+    reader = femnist_hdf5 if start.startswith(HDF5_START) else leaf
     writers = (
         writer for file in files for writer in reader.read_writers(file, len(CLASSES))
     )
-    return _merge_writers(writers, source=str(data_dir))
+    merged = merge_users(writers, source=str(data_dir))
+    return Examples(merged.x, merged.y, merged.user, len(CLASSES))
 
 
 def variant(examples: Examples, name: str) -> Examples:
@@ -121,10 +137,10 @@ def _merged_ids() -> np.ndarray:
     return np.array([classes.index(c) for c in target], np.int32)
 
 
-def _find_files(path: Path) -> list[Path]:
+def _find_files(path: Path) -> list[File]:
     """The files to read, all of one format."""
     if path.is_file():
-        return [path]
+        return [File(path, is_test=False)]
     archives = sorted(path.glob("femnist*.npz"))
     if len(archives) > 1:
         names = ", ".join(file.name for file in archives)
@@ -132,61 +148,35 @@ def _find_files(path: Path) -> list[Path]:
             f"FEMNIST needs one femnist*.npz in {path}, found {names}: name the file"
         )
     if archives:
-        return archives
-    hdf5 = [path / name for name in HDF5_FILES]
-    if any(file.exists() for file in hdf5):
-        return _both(hdf5[:1], hdf5[1:], path, HDF5_FILES)
-    train, test = (_json_files(path / split, "*.json") for split in ("train", "test"))
-    if train or test:
-        return _both(train, test, path, ("train/*.json", "test/*.json"))
-    files = _json_files(path, "all_data*.json") or _json_files(path, "*.json")
-    if not files:
+        return [File(archives[0], is_test=False)]
+    there = [name for name in HDF5_FILES if (path / name).exists()]
+    if len(there) == 1:
+        (missing,) = set(HDF5_FILES) - set(there)
+        raise InputError(
+            f"FEMNIST needs {' and '.join(HDF5_FILES)} in {path}, found only "
+            f"{there[0]}: add {missing}, or name what is there instead of the folder"
+        )
+    if there:
+        return [File(path / name, name == HDF5_FILES[1]) for name in HDF5_FILES]
+    if database := find_database(path, SQLITE):
+        return [File(database, is_test=False)]
+    if not any(path.glob("*.json")) and not any(path.glob("t*/*.json")):
         raise not_found(path, WANTED, "FEMNIST")
-    return files
-
-
-def _both(
-    train: list[Path], test: list[Path], path: Path, names: tuple[str, str]
-) -> list[Path]:
-    for files, missing, there in ((train, *names), (test, *names[::-1])):
-        if not files or not files[0].exists():
-            raise InputError(
-                f"FEMNIST needs {names[0]} and {names[1]} in {path}, found only "
-                f"{there}: add {missing}, or name what is there instead of the folder"
-            )
-    return train + test
-
-
-def _json_files(folder: Path, pattern: str) -> list[Path]:
-    """Files in the order in which LEAF numbered them: all_data_2 before all_data_10."""
-    parts = {file: re.split(r"(\d+)", file.name) for file in folder.glob(pattern)}
-    return sorted(
-        parts, key=lambda file: [int(p) if p.isdecimal() else p for p in parts[file]]
-    )
+    return leaf.find_files(path, "FEMNIST")
 
 
 def _load_npz(path: Path) -> Examples:
     arrays = read_arrays(path, ("x", "y", "user"))
     x = as_images(arrays["x"], str(path))
     y = as_labels(arrays["y"], len(CLASSES), str(path))
-    user = as_users(arrays["user"], str(path))
+    user = number_names(arrays["user"], str(path), "user")
+    user = as_users(user, str(path))
     check_lengths(str(path), x=x, y=y, user=user)
     return Examples(x, y, user, len(CLASSES))
 
 
-def _merge_writers(
-    writers: Iterable[tuple[str, np.ndarray, np.ndarray]], source: str
-) -> Examples:
-    ids: dict[str, int] = {}
-    xs, ys, users = [], [], []
-    for name, x, y in writers:
-        xs.append(x)
-        ys.append(y)
-        users.append(np.full(len(y), ids.setdefault(name, len(ids)), np.int32))
-    if not ids:
-        raise InputError(
-            f"{source}: at least one example is needed, found no writer with any: "
-            "get the files again"
-        )
-    x, y, user = (np.concatenate(parts) for parts in (xs, ys, users))
-    return Examples(x, y, user, len(CLASSES))
+def _load_sqlite(path: Path) -> Examples:
+    examples = tff.load(path)
+    x = as_images(examples.x, str(path), "pixels")
+    y = as_labels(examples.y, len(CLASSES), str(path), "label")
+    return Examples(x, y, examples.user, len(CLASSES))

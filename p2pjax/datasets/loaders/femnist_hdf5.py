@@ -1,38 +1,37 @@
 """Reads the HDF5 files that TensorFlow Federated offers, writer by writer."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from p2pjax.datasets.loaders.arrays import as_labels, check_lengths, ink_from_paper
 from p2pjax.datasets.loaders.hdf5 import read_clients
+from p2pjax.datasets.loaders.leaf import File
+from p2pjax.datasets.loaders.users import Part
 from p2pjax.types import InputError
 
 CONTENT = "HDF5 with examples/<client>/pixels and label"
 
 
-def read_writers(
-    path: Path, num_classes: int
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields (name, x uint8 [n, 28, 28], y int32 [n]) of each writer of one file.
+def read_writers(file: File, num_classes: int) -> Iterator[Part]:
+    """Yields x uint8 [n, 28, 28] and y int32 [n] of each writer of one file.
 
     Args:
-        path: one file with groups examples/<client>, each with pixels [n, 28, 28],
+        file: one file with groups examples/<client>, each with pixels [n, 28, 28],
             paper is 1.0 and ink 0.0, and label [n] (or [n, 1]).
         num_classes: labels must lie below.
 
     Raises:
         InputError: h5py is not installed, or the file cannot be used.
     """
-    for name, client, source in read_clients(path, CONTENT, "fed_emnist_train.h5"):
+    for name, client, source in read_clients(file.path, CONTENT, "fed_emnist_train.h5"):
         x, y = _read_client(client, source)
         pixels = ink_from_paper(x, source, "pixels")
         labels = as_labels(y, num_classes, source, name="label")
         if len(pixels) or len(labels):
             check_lengths(source, pixels=pixels, label=labels)
-            yield name, pixels, labels
+            yield Part(name, pixels, labels, str(file.path), file.is_test)
 
 
 def _read_client(client: Any, source: str) -> tuple[np.ndarray, np.ndarray]:

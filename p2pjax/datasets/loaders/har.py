@@ -14,6 +14,7 @@ from p2pjax.datasets.loaders.arrays import (
     as_labels,
     as_users,
     check_lengths,
+    number_names,
 )
 from p2pjax.datasets.loaders.files import (
     find_archive,
@@ -113,7 +114,7 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x = as_features(arrays["x"], NUM_FEATURES, CONTENT, source)
     y = as_labels(arrays["y"], len(CLASSES), source)
-    user = as_users(arrays["user"], source)
+    user = as_users(number_names(arrays["user"], source, "user"), source)
     check_lengths(source, x=x, y=y, user=user)
     return x, y, user
 

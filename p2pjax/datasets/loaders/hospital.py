@@ -17,21 +17,15 @@ With 48 hidden cells and one output such a network has 1873 parameters, as in th
 """
 
 import csv
-import gzip
 import io
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from p2pjax.datasets import partition
-from p2pjax.datasets.loaders.files import (
-    not_found,
-    read_start,
-    require_file,
-    unreadable,
-)
+from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
+from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData, InputError
 
@@ -283,11 +277,10 @@ def _found(row: dict[str, str], name: str, source: str) -> float:
 
 
 def _read_text(path: Path) -> str:
-    packed = read_start(require_file(path, CONTENT), 2) == b"\x1f\x8b"
+    raw = read_unpacked(require_file(path, CONTENT), CONTENT)
     try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if packed else raw).decode("utf-8-sig")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise unreadable(path, CONTENT, error) from error
 
 

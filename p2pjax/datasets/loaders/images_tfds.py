@@ -1,4 +1,4 @@
-"""Labelled images, such as MNIST, from TensorFlow Datasets without TensorFlow."""
+"""Labelled images of any data set of TensorFlow Datasets, without TensorFlow."""
 
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,26 @@ def load_tfds(
     name: str = "mnist",
     data_dir: str | Path | None = None,
     download: bool = False,
-    image_shape: tuple[int, int, int] = (28, 28, 1),
+    image_shape: tuple[int, int, int] | None = None,
 ) -> Examples:
-    """Loads MNIST, or another dataset of images, through TensorFlow Datasets.
+    """Loads any data set of images and labels through TensorFlow Datasets.
 
     Reading needs no TensorFlow; preparing (`download`) does, once, on some machine.
     TensorFlow Datasets shuffled the examples when it prepared them.
 
     Args:
-        name: a dataset with splits train and test of image and label.
+        name: a dataset, such as "mnist", "cifar100" or "emnist/letters", whose
+            examples have image, all of one size, and label, a class; what else they
+            have is not read.
         data_dir: where datasets are prepared; ~/tensorflow_datasets unless given.
         download: whether to download and prepare it where it is not on disk.
-        image_shape: height, width and channels of every image.
+        image_shape: height, width and channels that every image must have; None takes
+            those that there are.
 
     Returns:
         x uint8 [E, height, width, channels], a single channel left out, training
-        examples first; all belong to user 0.
+        examples first; all belong to user 0. Test examples are those of the split test
+        or, where there is none, validation; `is_test` is not set without both.
 
     Raises:
         InputError: not installed, not prepared, or another kind of dataset.
@@ -50,20 +54,47 @@ def load_tfds(
                 "pass download=True to get it, or read its own files with load()"
             )
         _prepare(builder, source)
-    features = dict(builder.info.features.items())
-    found = getattr(features.get("image"), "shape", None)
-    num_classes = getattr(features.get("label"), "num_classes", None)
-    if found != image_shape or num_classes is None:
-        all_found = [f"{key} {list(f.shape)}" for key, f in features.items()]
+    found, num_classes = _check_features(builder, image_shape, source)
+    # Mocked data sets do not tell their splits, and have any that is asked for.
+    splits = list(builder.info.splits) or ["train", "test"]
+    if "train" not in splits:
         raise InputError(
-            f"{source}: image {list(image_shape)} and label (a class) are needed, "
+            f"{source}: a split train is needed, found {', '.join(splits) or 'none'}: "
+            "choose another dataset"
+        )
+    train = _read_prepared(builder, "train", found, num_classes, source)
+    for held_out in ("test", "validation"):
+        if held_out in splits:
+            test = _read_prepared(builder, held_out, found, num_classes, source)
+            return join_splits(train, test, num_classes)
+    x, y = train
+    return Examples(x, y, np.zeros_like(y), num_classes)
+
+
+def _check_features(
+    builder: Any, image_shape: tuple[int, int, int] | None, source: str
+) -> tuple[tuple[int, int, int], int]:
+    """The shape of all images, and the number of classes."""
+    features = dict(builder.info.features.items())
+    image, label = features.get("image"), features.get("label")
+    shape: Any = getattr(image, "shape", None) or ()
+    num_classes = getattr(label, "num_classes", None)
+    wanted = "" if image_shape is None else f" {list(image_shape)}"
+    is_bytes = getattr(image, "np_dtype", None) == np.uint8
+    fits = image_shape is None or shape == image_shape
+    if len(shape) != 3 or not is_bytes or not fits or num_classes is None:
+        all_found = [f"{key} {list(f.shape or ())}" for key, f in features.items()]
+        raise InputError(
+            f"{source}: image{wanted} and label (a class) are needed, "
             f"found {', '.join(all_found)}: choose another dataset"
         )
-    train, test = (
-        _read_prepared(builder, split, image_shape, num_classes, source)
-        for split in ("train", "test")
-    )
-    return join_splits(train, test, num_classes)
+    if None in shape:
+        raise InputError(
+            f"{source}: images of one size are needed, found sizes that differ, "
+            f"{list(shape)}: choose another dataset, or resize the images and save "
+            "them as npz"
+        )
+    return shape, num_classes
 
 
 def _find_builder(
@@ -101,7 +132,11 @@ def _read_prepared(
     source: str,
 ) -> Split:
     try:
-        examples = list(builder.as_data_source(split=split))
+        examples = builder.as_data_source(split=split)
+        x = np.empty((len(examples), *image_shape), np.uint8)
+        y = np.empty(len(examples), np.int64)
+        for number, example in enumerate(examples):
+            x[number], y[number] = example["image"], example["label"]
     except (
         Exception
     ) as error:  # cut off, tfrecord instead of array_record, no split ...
@@ -110,8 +145,6 @@ def _read_prepared(
             f"{builder.data_dir} but is not ({_reason(error)}): "
             "delete that folder and prepare it again with download=True"
         ) from error
-    x = np.array([example["image"] for example in examples])  # [E, *image_shape]
-    y = np.array([example["label"] for example in examples])  # [E]
     shape: tuple[int, ...] = image_shape
     if image_shape[2] == 1:
         x, shape = x[..., 0], image_shape[:2]

@@ -4,17 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pjax.datasets.loaders import images_tfds
 from p2pjax.datasets.loaders.arrays import as_users
 from p2pjax.datasets.loaders.files import not_found
 from p2pjax.datasets.loaders.idx import read_idx
-from p2pjax.datasets.loaders.images_tfds import load_tfds
 from p2pjax.datasets.loaders.npz import read_arrays
 from p2pjax.datasets.loaders.splits import Split, check_split, join_splits
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
-
-__all__ = ["load", "load_tfds"]
-
 
 NUM_CLASSES = 10
 
@@ -62,6 +59,16 @@ def load(data_dir: str | Path) -> Examples:
     if (folder / WRITERS).exists():
         return examples._replace(user=_read_writers(folder / WRITERS, examples))
     return examples
+
+
+def load_tfds(
+    name: str = "mnist", data_dir: str | Path | None = None, download: bool = False
+) -> Examples:
+    """Loads it, or a dataset just like it, through TensorFlow Datasets.
+
+    See `images_tfds.load_tfds`, which takes images of any size.
+    """
+    return images_tfds.load_tfds(name, data_dir, download, (28, 28, 1))
 
 
 def _find_idx_files(folder: Path) -> tuple[dict[str, Path], list[str]]:

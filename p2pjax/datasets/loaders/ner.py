@@ -8,8 +8,6 @@ Few-NERD (Ding et al. 2021); all in columns with empty lines between sentences.
     world = world_of_sentences(tagged, pieces, labels, rng, num_agents=20, length=128)
 """
 
-import gzip
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +16,8 @@ import numpy as np
 
 from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
-from p2pjax.datasets.loaders.files import (
-    not_found,
-    read_start,
-    require_file,
-    unreadable,
-)
+from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
+from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.datasets.loaders.pieces import Pieces
 from p2pjax.datasets.stacking import stack_agents
 from p2pjax.types import FederatedData, InputError, Split
@@ -96,11 +90,10 @@ def read(path: Path, tag_of: Callable[[str], str] | None = None) -> list[Sentenc
         path: of the file, packed by gzip or not.
         tag_of: makes O, B-type or I-type of the last column.
     """
-    packed = read_start(require_file(path, CONTENT), 2) == b"\x1f\x8b"
+    raw = read_unpacked(require_file(path, CONTENT), CONTENT)
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if packed else raw).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
         raise unreadable(path, CONTENT, error) from error
     tag_of = tag_of or _as_it_is
     sentences = [Sentence([], [])]

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pjax.datasets.loaders import packed
 from p2pjax.datasets.loaders.arrays import (
     INT32_LIMIT,
     as_labels,
     as_users,
     check_lengths,
     finite_floats,
+    number_names,
 )
 from p2pjax.datasets.loaders.files import read_start, require_file, unreadable
 from p2pjax.datasets.stacking import Examples
@@ -33,17 +35,20 @@ BAD_ARCHIVE = (
 )
 
 
-def load(path: str | Path) -> Examples:
+def load(path: str | Path, *, needs_user: bool = True) -> Examples:
     """Loads x, y, user and, where present, split and num_classes.
 
     Args:
         path: an npz archive with
             x: numbers [E, ...]; uint8 (pixels) and float32 are kept as they are, other
                 floats and booleans become float32, other whole numbers int32;
-            y: whole numbers [E] from 0;
-            user: whole numbers [E] from 0;
+            y: whole numbers [E] from 0, or names of classes, which are numbered in
+                sorted order (`np.unique(y)` has them);
+            user: whole numbers [E] from 0, or names, numbered in sorted order;
             split: optional [E], 0 / 1, booleans or "train" / "test";
             num_classes: optional, y.max() + 1 unless given.
+        needs_user: whether the archive must have users; where it need not and does not,
+            all examples are of user 0.
 
     Returns:
         The examples; `is_test` is set where there is a split.
@@ -52,11 +57,15 @@ def load(path: str | Path) -> Examples:
         InputError: the file or an array cannot be used.
     """
     path = Path(path)
-    arrays = read_arrays(path, ("x", "y", "user"), ("split", "num_classes"))
+    required, optional = ["x", "y"], ["split", "num_classes"]
+    (required if needs_user else optional).append("user")
+    arrays = read_arrays(path, required, optional)
     source = str(path)
     x = _as_inputs(arrays["x"], source)
-    y = as_labels(arrays["y"], INT32_LIMIT - 1, source)
-    user = as_users(arrays["user"], source)
+    y = as_labels(number_names(arrays["y"], source, "y"), INT32_LIMIT - 1, source)
+    user = np.zeros_like(y)
+    if "user" in arrays:
+        user = as_users(number_names(arrays["user"], source, "user"), source)
     check_lengths(source, x=x, y=y, user=user)
     num_classes = int(y.max()) + 1
     if "num_classes" in arrays:
@@ -108,7 +117,13 @@ def read_arrays(
                     f"{', '.join(archive.files) or 'nothing'}: "
                     f"add {', '.join(missing)} with numpy.savez"
                 )
-            wanted = (*required, *(name for name in optional if name in archive.files))
+            there = [name for name in optional if name in archive.files]
+            wanted = list(dict.fromkeys((*required, *there)))
+            sizes = {
+                info.filename.removesuffix(".npy"): info.file_size
+                for info in archive.zip.infolist()
+            }
+            packed.check_size(path, sum(sizes[name] for name in wanted), content)
             arrays = {name: archive[name] for name in wanted}
     except InputError:
         raise

@@ -3,20 +3,21 @@
 McMahan et al. (2017), arXiv:1602.05629; the snippets of TensorFlow Federated.
 """
 
-import gzip
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from p2pjax.datasets.loaders import tff
+from p2pjax.datasets.loaders.client_sqlite import SQLITE_STARTS, find_database
 from p2pjax.datasets.loaders.files import (
     not_found,
     read_start,
     require_file,
     unreadable,
 )
+from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.datasets.loaders.stackoverflow import read_texts
 from p2pjax.datasets.loaders.text import Documents
 from p2pjax.types import InputError
@@ -27,7 +28,14 @@ HDF5_START = b"\x89HDF"
 HDF5_FILES = ("shakespeare_train.h5", "shakespeare_test.h5")
 
 
-WANTED = (" and ".join(HDF5_FILES), "one shakespeare*.json or shakespeare*.json.gz")
+SQLITE = "shakespeare"  # the name of the newer file without its ending
+
+
+WANTED = (
+    " and ".join(HDF5_FILES),
+    f"{SQLITE}.sqlite (or .lzma)",
+    "one shakespeare*.json or shakespeare*.json.gz",
+)
 
 
 # As TensorFlow Federated names roles: after the first of several plays, in the order of
@@ -50,10 +58,11 @@ def load(data_dir: str | Path) -> Documents:
 
     Args:
         data_dir: a folder with TensorFlow Federated's shakespeare_train.h5 and
-            shakespeare_test.h5 (groups examples/<role> with snippets [n]), or with one
-            shakespeare*.json[.gz], {"train": {role: [snippets]}, "test": {...}}; or
-            one such JSON file of any name, where "test" may be left out. Within a
-            folder they are looked for in this order.
+            shakespeare_test.h5 (groups examples/<role> with snippets [n]), or with its
+            newer shakespeare.sqlite[.lzma], or with one shakespeare*.json[.gz],
+            {"train": {role: [snippets]}, "test": {...}}; or one such sqlite or JSON
+            file of any name, where "test" may be left out. Within a folder they are
+            looked for in this order.
 
     Returns:
         The texts, one per snippet. Users are those of the training part.
@@ -65,6 +74,8 @@ def load(data_dir: str | Path) -> Documents:
     if len(files) == 2:
         train, test = (dict(read_texts(f, "snippets", f.name)) for f in files)
         return _documents(train, test, str(data_dir))
+    if read_start(files[0], 16).startswith(SQLITE_STARTS):
+        return tff.load_texts(files[0], "snippets")
     content = read_json(files[0], CONTENT)
     parts = content if isinstance(content, dict) else {}
     if "train" not in parts:
@@ -105,11 +116,10 @@ def read_json(path: Path, content: str) -> Any:
         path: the file.
         content: what it should hold, for the message.
     """
-    packed = read_start(require_file(path, content), 2) == b"\x1f\x8b"
+    raw = read_unpacked(require_file(path, content), content)
     try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if packed else raw)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise unreadable(path, content, error) from error
 
 
@@ -142,6 +152,8 @@ def _find_files(path: Path) -> list[Path]:
         )
     if there:
         return hdf5
+    if database := find_database(path, SQLITE):
+        return [database]
     found = sorted(
         [*path.glob("shakespeare*.json"), *path.glob("shakespeare*.json.gz")]
     )
@@ -149,7 +161,7 @@ def _find_files(path: Path) -> list[Path]:
         raise not_found(path, WANTED, "Shakespeare")
     if len(found) > 1:
         raise InputError(
-            f"Shakespeare needs {WANTED[1]} in {path}, found "
+            f"Shakespeare needs {WANTED[-1]} in {path}, found "
             f"{', '.join(file.name for file in found)}: name the file"
         )
     return found

@@ -1,11 +1,13 @@
-"""StackOverflow posts by user, in the HDF5 format of TensorFlow Federated."""
+"""StackOverflow posts by user, in the formats of TensorFlow Federated."""
 
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from p2pjax.datasets.loaders.files import not_found
+from p2pjax.datasets.loaders import tff
+from p2pjax.datasets.loaders.client_sqlite import SQLITE_STARTS, find_database
+from p2pjax.datasets.loaders.files import not_found, read_start
 from p2pjax.datasets.loaders.hdf5 import read_clients
 from p2pjax.datasets.loaders.text import Documents
 from p2pjax.types import InputError
@@ -13,16 +15,20 @@ from p2pjax.types import InputError
 FILE = "stackoverflow_train.h5"
 
 
+SQLITE = "stackoverflow"  # the name of the newer file without its ending
+
+
 def load(data_dir: str | Path, max_users: int | None = None) -> Documents:
     """Loads the sentences of each user, lower-cased and without HTML by the source.
 
-    Only the training file is read: its users are split in themselves, into blocks of
+    Only the training part is read: its users are split in themselves, into blocks of
     their samples, as in the experiments on peer-to-peer next-word prediction. The
     file's other fields (title, tags, score, type, creation date) are not used.
 
     Args:
         data_dir: a folder with stackoverflow_train.h5, or any file of its format,
-            groups examples/<client> with tokens [n], strings.
+            groups examples/<client> with tokens [n], strings; or the newer
+            stackoverflow.sqlite[.lzma], or any file of its format.
         max_users: the first so many only; the file has 342477. None is all.
 
     Returns:
@@ -33,9 +39,13 @@ def load(data_dir: str | Path, max_users: int | None = None) -> Documents:
     """
     path = Path(data_dir)
     if not path.is_file():
-        path = path / FILE
+        found = path / FILE
+        path = found if found.exists() else find_database(path, SQLITE) or found
         if not path.exists():
-            raise not_found(Path(data_dir), [FILE], "StackOverflow")
+            wanted = (FILE, f"{SQLITE}.sqlite (or .lzma)")
+            raise not_found(Path(data_dir), wanted, "StackOverflow")
+    if read_start(path, 16).startswith(SQLITE_STARTS):
+        return tff.load_texts(path, "tokens", max_users)
     clients = dict(islice(read_texts(path, "tokens", FILE), max_users))
     if not clients:
         raise InputError(

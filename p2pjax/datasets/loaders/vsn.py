@@ -15,6 +15,7 @@ from p2pjax.datasets.loaders.arrays import (
     as_labels,
     as_users,
     check_lengths,
+    number_names,
 )
 from p2pjax.datasets.loaders.files import find_archive
 from p2pjax.datasets.loaders.npz import read_arrays
@@ -64,7 +65,7 @@ def load(data_dir: str | Path) -> Examples:
         arrays["x"], NUM_FEATURES, "50 acoustic and then 50 seismic features", source
     )
     y = as_labels(arrays["y"], len(CLASSES), source)
-    user = as_users(arrays["user"], source)
+    user = as_users(number_names(arrays["user"], source, "user"), source)
     check_lengths(source, x=x, y=y, user=user)
     return Examples(x, y, user, len(CLASSES))
 

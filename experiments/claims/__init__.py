@@ -1,0 +1,1 @@
+"""What five sources claim, and what the kept runs say about it."""

@@ -1,0 +1,1 @@
+"""Any of the methods on a problem of your own."""

@@ -1,0 +1,133 @@
+"""The methods by name, made for one problem."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import optax
+
+import p2pjax as pj
+from p2pjax.tasks.task import Task
+from p2pjax.types import Algorithm, FederatedData
+
+
+class Problem(NamedTuple):
+    """What a method is made of."""
+
+    task: Task
+    optimizer: optax.GradientTransformation
+    graph: Any
+    data: FederatedData  # of the first run
+    num_rounds: int
+    num_peers: int
+    penalty_weight: float
+    level: int  # percent
+    batch_size: int
+    local_updates: pj.LocalUpdates | None  # None: each method's own
+    loss_probability: float
+    score_before: bool
+    agent_loop: int
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Arguments of all methods."""
+        found: dict[str, Any] = {"batch_size": self.batch_size}
+        if self.local_updates is not None:
+            found["local_updates"] = self.local_updates
+        return found | {"agent_loop": self.agent_loop}
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """Arguments of methods that exchange models."""
+        if not self.loss_probability:
+            return self.own
+        return self.own | {"channel": pj.channel.drop(self.loss_probability)}
+
+    @property
+    def averaged(self) -> dict[str, Any]:
+        """Arguments of methods that have both models on request."""
+        return self.sent | {"score_before": self.score_before}
+
+    def stage(self, parts: int, least: int = 1) -> int:
+        """A part of all rounds, for methods with stages."""
+        return max(least, self.num_rounds // parts)
+
+
+def _on_graph(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]:
+    return lambda p: make(p.task, p.optimizer, p.graph, **p.averaged)
+
+
+def _served(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]:
+    return lambda p: make(p.task, p.optimizer, **p.averaged)
+
+
+def _penalised(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]:
+    return lambda p: make(
+        p.task, p.optimizer, penalty_weight=p.penalty_weight, **p.averaged
+    )
+
+
+METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
+    "local_only": lambda p: pj.local_only(p.task, p.optimizer, **p.own),
+    "central": lambda p: pj.central(p.task, p.optimizer, batch_size=p.batch_size),
+    "dpsgd": _on_graph(pj.dpsgd),
+    "d2": _on_graph(pj.d2),
+    "sgp": _on_graph(pj.sgp),
+    "gosgd": _on_graph(pj.gosgd),
+    "p2p_bn": lambda p: pj.p2p_bn(p.task, p.optimizer, p.graph, **p.sent),
+    "fedavg": _served(pj.fedavg),
+    "fedprox": _penalised(pj.fedprox),
+    "ditto": _penalised(pj.ditto),
+    "fedcurv": lambda p: pj.fedcurv(
+        p.task, p.optimizer, penalty_weight=p.penalty_weight, **p.sent
+    ),
+    "fedcurv_neighbors": lambda p: pj.fedcurv_neighbors(
+        p.task, p.optimizer, p.graph, penalty_weight=p.penalty_weight, **p.sent
+    ),
+    "sparse": lambda p: pj.sparse(p.task, p.optimizer, p.graph, **p.sent),
+    "oracle": lambda p: pj.oracle(
+        p.task, p.optimizer, p.data.cluster, degree=p.num_peers, **p.sent
+    ),
+    "pens": lambda p: pj.pens(
+        p.task,
+        p.optimizer,
+        num_peers=p.num_peers,
+        num_candidates=2 * p.num_peers,
+        second_stage=p.stage(5),
+        **p.sent,
+    ),
+    "dac": lambda p: pj.dac(p.task, p.optimizer, num_peers=p.num_peers, **p.sent),
+    "panm": lambda p: pj.panm(
+        p.task,
+        p.optimizer,
+        num_peers=p.num_peers,
+        num_candidates=2 * p.num_peers,
+        second_stage=p.stage(5, least=2),
+        matching_every=p.stage(50),
+        **p.sent,
+    ),
+    "l2c": lambda p: pj.l2c(p.task, p.optimizer, num_rounds_all=p.stage(50), **p.sent),
+    "diple": lambda p: pj.diple(
+        p.task,
+        p.optimizer,
+        num_peers=p.num_peers,
+        **{k: v for k, v in p.sent.items() if k != "local_updates"},
+    ),
+    "aucccr": lambda p: pj.aucccr(
+        p.task,
+        p.optimizer,
+        num_agents=len(p.data.cluster),
+        degree=p.num_peers,
+        **p.sent,
+    ),
+    "d_cliques": lambda p: pj.d_cliques(
+        p.task,
+        p.optimizer,
+        pj.selection.label_cliques(p.data, seed=0),
+        batch_size=p.batch_size,
+        score_before=p.score_before,
+        agent_loop=p.agent_loop,
+    ),
+    "partial_averaging": lambda p: pj.partial_averaging(
+        p.task, p.optimizer, pj.partial.level(p.level / 100), **p.averaged
+    ),
+}

@@ -1,0 +1,158 @@
+"""The problem that methods are compared on: data, network, graph."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import flax.linen as nn
+import numpy as np
+
+from p2pjax import nn as networks
+from p2pjax.datasets import split as splits
+from p2pjax.datasets._federate import federate_examples
+from p2pjax.datasets.loaders.named import load_examples
+from p2pjax.datasets.split import Splitter
+from p2pjax.datasets.stacking import Examples
+from p2pjax.graphs import edge_lists, generators
+from p2pjax.graphs.topology import Topology
+from p2pjax.types import FederatedData, InputError
+
+
+class Settings(Protocol):
+    """What of the config says which problem it is."""
+
+    dataset: str | None
+    data_dir: str | None
+    num_agents: int
+    split: str | None
+    alpha: float
+    shards: int
+    num_clusters: int
+    test_fraction: float
+    valid_fraction: float
+    network: str
+    hidden: tuple[int, ...]
+    channels: tuple[int, ...]
+    graph: str
+    graph_file: str | None
+    degree: int | None
+    seed: int
+
+
+SPLITS: Mapping[str, Callable[[Settings], Splitter]] = {
+    "by_user": lambda config: splits.by_user(),
+    "iid": lambda config: splits.iid(),
+    "dirichlet": lambda config: splits.dirichlet(config.alpha),
+    "pathological": lambda config: splits.pathological(config.shards),
+    "practical": lambda config: splits.practical(config.num_clusters),
+    "rotated": lambda config: splits.rotated(config.num_clusters),
+    "permuted": lambda config: splits.permuted(config.num_clusters),
+}
+
+
+def examples_of(config: Settings) -> Examples:
+    """The labelled examples that are named; images have an axis of channels."""
+    examples = load_examples(config.dataset or "digits", config.data_dir)
+    if examples.x.ndim == 3:
+        examples = examples._replace(x=examples.x[..., None])
+    return examples
+
+
+def data_of_run(
+    config: Settings, examples: Examples, rng: np.random.Generator
+) -> FederatedData:
+    """The examples, split among agents."""
+    has_users = len(np.unique(examples.user)) > 1
+    name = config.split or ("by_user" if has_users else "dirichlet")
+    if name == "by_user" and not has_users:
+        raise InputError(
+            f"Need users to split by, and {config.dataset or 'digits'} has none: "
+            f"choose --split among {', '.join(set(SPLITS) - {'by_user'})}."
+        )
+    return federate_examples(
+        examples,
+        examples.user if has_users else None,
+        num_agents=config.num_agents,
+        split=SPLITS[name](config),
+        test_fraction=config.test_fraction,
+        valid_fraction=config.valid_fraction,
+        seed=rng,
+    )
+
+
+def network_of(config: Settings, num_classes: int) -> Any:
+    """The network of every agent, as `pj.classification` takes it."""
+    own: dict[str, Callable[[], Any]] = {
+        "mlp": lambda: networks.MLP((*config.hidden, num_classes), nn.relu),
+        "cnn": lambda: networks.CNN(
+            config.channels, config.hidden, num_classes, kernel_size=3
+        ),
+        "batch_norm_cnn": lambda: networks.BatchNormCNN(
+            config.channels, config.hidden, num_classes
+        ),
+    }
+    if config.network in own:
+        return own[config.network]()
+    module, colon, name = config.network.partition(":")
+    if not colon:
+        raise InputError(
+            f"Need a network among {', '.join(own)}, or an import path such as "
+            f"my_module:Net, got '{config.network}'."
+        )
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"Need a network that can be imported, got '{config.network}' ({error}): "
+            "start Python where the module is, or set PYTHONPATH."
+        ) from error
+    return _made(found, num_classes)
+
+
+def _made(found: Any, num_classes: int) -> Any:
+    """Calls a factory; modules, networks and NNX constructors are what they are."""
+    if isinstance(found, nn.Module) or not callable(found):
+        return found
+    parameters = inspect.signature(found).parameters
+    if "num_classes" in parameters and "rngs" in parameters:
+        return lambda rngs: found(num_classes=num_classes, rngs=rngs)
+    if "num_classes" in parameters:
+        return found(num_classes=num_classes)
+    if not parameters or (inspect.isclass(found) and issubclass(found, nn.Module)):
+        return found()
+    return found
+
+
+def _square(config: Settings) -> int:
+    """Rows of a lattice that is as square as possible."""
+    size = config.num_agents
+    return max(rows for rows in range(1, int(size**0.5) + 1) if size % rows == 0)
+
+
+def _from_file(config: Settings) -> Topology:
+    if config.graph_file is None:
+        raise InputError("Need --graph_file for --graph=file, got none.")
+    return edge_lists.from_edge_list(config.graph_file, num_agents=config.num_agents)
+
+
+# A graph, or a function that draws one.
+GRAPHS: Mapping[str, Callable[[Settings], Any]] = {
+    "ring": lambda config: generators.ring(config.num_agents),
+    "torus": lambda config: generators.torus(config.num_agents, _square(config)),
+    "grid": lambda config: generators.grid(config.num_agents, _square(config)),
+    "star": lambda config: generators.star(config.num_agents),
+    "complete": lambda config: generators.complete(config.num_agents),
+    "exponential": lambda config: generators.exponential(config.num_agents),
+    "random_regular": lambda config: (
+        lambda rng: generators.random_regular(
+            config.num_agents, config.degree or 3, seed=rng
+        )
+    ),
+    "directed_regular": lambda config: (
+        lambda rng: generators.directed_regular(
+            config.num_agents, config.degree or 3, seed=rng
+        )
+    ),
+    "file": _from_file,
+}

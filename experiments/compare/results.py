@@ -1,0 +1,132 @@
+"""The table of a comparison: accuracies where methods have used the same budget."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from experiments.engine import run_folder
+from experiments.engine.run_folder import Row
+from experiments.engine.summary import Runs, by_scheme
+
+COLUMNS = {"rounds": "round", "examples": "examples", "messages": "messages"}
+
+
+class Contender(NamedTuple):
+    """A method with one learning rate, where its budget is used up."""
+
+    method: str
+    learning_rate: float
+    rows: list[Row]  # of its runs
+
+    def mean(self, name: str) -> float:
+        """Over runs; not a number where a run does not have it."""
+        return float(np.mean([row.get(name, np.nan) for row in self.rows]))
+
+
+def spent(row: Row, budget: str) -> float:
+    """What a run had used at an evaluation, mean over agents."""
+    if budget == "bytes":  # of servers too
+        return row["bytes"] + row.get("bytes_down", 0)
+    return row[COLUMNS[budget]]
+
+
+def at_budget(runs: Runs, budget: str, amount: float) -> list[Row]:
+    """The last evaluation of each run within the budget; the first if none is."""
+    return [
+        ([row for row in run if spent(row, budget) <= amount] or run[:1])[-1]
+        for run in runs.values()
+    ]
+
+
+def equal_amount(schemes: Sequence[Runs], budget: str) -> float:
+    """What the method has used in the end that has used least of those that use any."""
+    ends = [spent(run[-1], budget) for runs in schemes for run in runs.values()]
+    return min((end for end in ends if end > 0), default=0.0)
+
+
+def contenders(schemes: Sequence[Runs], budget: str, amount: float) -> list[Contender]:
+    """Every method with the learning rate that its validation data choose.
+
+    Without validation data all rates stay: none may be chosen by the test.
+    """
+    found: dict[str, list[Contender]] = {}
+    for runs in schemes:
+        rows = at_budget(runs, budget, amount)
+        rate = rows[0]["setting"]["learning_rate"]
+        one = Contender(rows[0]["scheme"], rate, rows)
+        found.setdefault(one.method, []).append(one)
+    chosen = []
+    for same in found.values():
+        if all("valid_accuracy" in row for one in same for row in one.rows):
+            same = [max(same, key=lambda one: one.mean("valid_accuracy"))]
+        chosen += same
+    return chosen
+
+
+def table(folder: Path, budget: str, amount: float | None) -> str:
+    """Methods in rows, best first; accuracies are means with 95% intervals over runs.
+
+    Args:
+      folder: of the run.
+      budget: rounds, examples, messages or bytes.
+      amount: of it, mean over agents; what the thriftiest method used if None.
+    """
+    schemes = by_scheme(run_folder.read(folder))
+    if amount is None:
+        amount = equal_amount(schemes, budget)
+    found = contenders(schemes, budget, amount)
+    found.sort(key=lambda one: -one.mean("accuracy"))
+    alone = {
+        row["run"]: row["agent_accuracy"]
+        for one in found
+        if one.method == "local_only"
+        for row in one.rows
+    }
+    lines = [
+        f"Each agent has used at most {amount:,.0f} {budget}; mean over "
+        f"{len(found[0].rows)} runs, with 95% intervals.",
+        "",
+        "| method | learning rate | accuracy | before averaging | after | worst tenth "
+        "| gain over local | agents that lose | rounds | examples | messages | MB |",
+        "|---" * 12 + "|",
+    ]
+    for one in found:
+        gains = [
+            np.subtract(row["agent_accuracy"], alone[row["run"]])
+            for row in one.rows
+            if row["run"] in alone and one.method != "local_only"
+        ]
+        cells = [
+            one.method,
+            f"{one.learning_rate:g}",
+            _interval([row["accuracy"] for row in one.rows]),
+            _number(one.mean("accuracy_before")),
+            _number(one.mean("accuracy_after")),
+            _number(one.mean("worst_decile")),
+            f"{np.mean(gains):+.3f}" if gains else "",
+            f"{np.mean(np.less(gains, 0)):.0%}" if gains else "",
+            f"{one.mean('round'):.0f}",
+            f"{one.mean('examples'):,.0f}",
+            f"{one.mean('messages'):,.1f}",
+            f"{np.mean([spent(row, 'bytes') for row in one.rows]) / 1e6:.3g}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    majority = found[0].mean("majority")
+    if np.isfinite(majority):
+        lines += ["", f"The most frequent label alone is right for {majority:.3f}."]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if np.isfinite(value) else ""
+
+
+def _interval(values: Sequence[float]) -> str:
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return f"{mean:.3f}"
+    width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{mean:.3f} ± {width:.3f}"

@@ -1,0 +1,114 @@
+"""What `experiments.compare` runs: every method with every learning rate."""
+
+from functools import partial
+from pathlib import Path
+
+import optax
+
+from experiments.analysis import figures
+from experiments.compare import problem, results
+from experiments.compare.config import Config
+from experiments.compare.methods import METHODS, Problem
+from experiments.engine.command import SUMMARY, Experiment
+from experiments.engine.config import agent_loop, rate
+from experiments.engine.jobs import Job, Program, data_rng, jobs_of_runs, kept
+from experiments.report import command as report_command
+from p2pjax.datasets.stacking import pad_to_same_size
+from p2pjax.evaluation.models import worst_decile
+from p2pjax.evaluation.test_sets import before_and_after, on_test_sets
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps
+from p2pjax.types import Array, Evaluate, FederatedData, InputError, Models
+
+OPTIMIZERS = {
+    "sgd": optax.sgd,
+    "momentum": partial(optax.sgd, momentum=0.9),
+    "adam": optax.adam,
+}
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of all methods; learning rates of a method share a program."""
+    examples = problem.examples_of(config)
+    of_runs = pad_to_same_size(
+        [
+            problem.data_of_run(config, examples, data_rng(config, run))
+            for run in config.runs
+        ]
+    )
+    data = kept(config, dict(zip(config.runs, of_runs, strict=True)).__getitem__)
+    network = problem.network_of(config, examples.num_classes)
+    task = classification(network, data(config.first_run), per_class=True)
+    rates = config.learning_rates or (rate(config, 0.1),)
+    injected = optax.inject_hyperparams(OPTIMIZERS[config.optimizer])
+    made = Problem(
+        task=task,
+        optimizer=injected(learning_rate=rates[0]),
+        graph=problem.GRAPHS[config.graph](config),
+        data=data(config.first_run),
+        num_rounds=config.num_rounds,
+        num_peers=config.degree or 3,
+        penalty_weight=config.penalty_weight,
+        level=config.level,
+        batch_size=config.batch_size,
+        local_updates=_local_updates(config),
+        loss_probability=config.loss_probability,
+        score_before=config.score_before,
+        agent_loop=agent_loop(config, task),
+    )
+    evaluate = _evaluation(config, task)
+    jobs = []
+    for name in config.methods:
+        program = Program(METHODS[name](made), evaluate)
+        for value in rates:
+            jobs += jobs_of_runs(
+                config,
+                name,
+                {"learning_rate": value},
+                program,
+                data,
+                hyperparameters={"learning_rate": value},
+            )
+    return jobs
+
+
+def _local_updates(config: Config) -> LocalUpdates | None:
+    if config.local_steps is not None and config.local_epochs is not None:
+        raise InputError(
+            "Need --local_steps or --local_epochs, got both: leave out one of them."
+        )
+    if config.local_steps is not None:
+        return steps(config.local_steps)
+    return None if config.local_epochs is None else epochs(config.local_epochs)
+
+
+def _evaluation(config: Config, task: Task) -> Evaluate:
+    """Scores on own tests, the worst tenth, and the validation that chooses rates."""
+    loop = agent_loop(config, task)
+    on_own_tests, on_parts = before_and_after(task, loop), on_test_sets(task, loop)
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = dict(on_own_tests(models, data))
+        values["worst_decile"] = worst_decile(values["accuracy"])
+        if config.valid_fraction:
+            found = on_parts(models, data._replace(test=data.valid))
+            values["valid_accuracy"] = found["accuracy"]
+        return values
+
+    return evaluate
+
+
+def report(config: Config, folder: Path) -> None:
+    """Table, figures and the page about them."""
+    figures.accuracy_by_round(folder, "rounds")
+    figures.accuracy_by_messages(folder)
+    table = results.table(folder, config.budget, config.budget_amount)
+    (folder / "comparison.md").write_text(table)
+    print(table)
+    report_command.main(report_command.Options(), [str(folder)])
+
+
+EXPERIMENT = Experiment(
+    "compare", Config, make_jobs, report, (*SUMMARY, "worst_decile", "valid_accuracy")
+)

@@ -1,0 +1,1 @@
+"""Whom agents connect with, where some are alike."""

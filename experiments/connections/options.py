@@ -1,0 +1,106 @@
+"""What the methods of `experiments.connections` can be told."""
+
+import dataclasses
+
+from experiments.engine.config import Common
+from experiments.engine.fields import TRAINING, integer, number, switch
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Common):
+    """Settings of methods; where none is given, those of Sajina (2025)."""
+
+    second_stage: int | None = integer(
+        None,
+        "First round of the second stage of PENS and PANM; a fifth of all if not "
+        "given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    matching_every: int | None = integer(
+        None,
+        "Rounds between two matchings of PANM; a fiftieth of all if not given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    counts_all: bool = switch(
+        True,
+        "All messages of PANM; with --nocounts_all as the thesis counts them, without "
+        "those of averaging in the second stage.",
+        topic=TRAINING,
+    )
+    rounds_with_all: int | None = integer(
+        None,
+        "Rounds in which L2C mixes all models; a fiftieth of all if not given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    num_kept: int = integer(
+        3, "Peers that L2C keeps after these rounds.", at_least=1, topic=TRAINING
+    )
+    bilevel: bool = switch(
+        False,
+        "L2C as published: weights follow the mixed model's gradient.",
+        topic=TRAINING,
+    )
+    num_candidates: int = integer(
+        6, "Models that PENS and PANM try in a round.", at_least=1, topic=TRAINING
+    )
+    sharpness: float = number(
+        30.0, "Softmax sharpness of DAC's peer sampling.", at_least=0, topic=TRAINING
+    )
+    rising: bool = switch(False, "Sharpness of DAC rises from 1.", topic=TRAINING)
+    update_share: float = number(
+        0.5,
+        "Weight of the last round's update in the similarity of panm_grad; the rest is "
+        "for everything since the start.",
+        at_least=0,
+        at_most=1,
+        topic=TRAINING,
+    )
+    iterations: int = integer(
+        5, "Averages in a cycle of DiPLe.", at_least=1, topic=TRAINING
+    )
+    clique_size: int = integer(
+        10, "Most agents of a clique of D-Cliques.", at_least=1, topic=TRAINING
+    )
+    group_limit: int | None = integer(
+        None,
+        "Group size at which AUCCCR's value function saturates; if not given, four "
+        "tenths of all agents for two true clusters and two tenths for more, as in the "
+        "thesis.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    probe_size: int = integer(
+        100,
+        "Test examples of the first agents on which AUCCCR, dac_probe and panm_probe "
+        "compare predictions.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    max_in_load: int | None = integer(
+        None,
+        "Most agents that may fetch from one agent in a round, but for d_cliques; no "
+        "limit if not given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    view_size: int | None = integer(
+        None,
+        "Agents that each agent knows at a time, by gossip, more than --degree, where "
+        "methods have no graph; all if not given.",
+        at_least=2,
+        topic=TRAINING,
+    )
+    score_before: bool = switch(
+        False,
+        "Also score the models of D-Cliques before they are averaged; methods that "
+        "choose peers have both scores anyway.",
+        topic=TRAINING,
+    )
+
+    @property
+    def num_peers(self) -> int:
+        """With how many others an agent averages in a round."""
+        return self.degree or 3

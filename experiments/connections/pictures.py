@@ -1,0 +1,99 @@
+"""Figures of a study of connections: Pareto front, shares in cluster, graphs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.analysis import figures
+from experiments.connections.results import (
+    Runs,
+    at_best,
+    front,
+    in_cluster,
+    runs_by_method,
+)
+from experiments.engine import run_folder
+from experiments.engine.run_folder import Row
+
+
+def draw(folder: Path) -> None:
+    """Accuracy against messages, in-cluster shares over time, learned graphs."""
+    runs_of = runs_by_method(folder)
+    _draw_pareto(folder, runs_of)
+    _draw_shares(folder)
+    _draw_graphs(folder)
+
+
+def _draw_pareto(folder: Path, runs_of: Mapping[str, Runs]) -> None:
+    """Best accuracies against messages until then; the front is a line."""
+    figure, axes = figures.new_figure("messages sent by an agent until its run's best")
+    score, cost = np.array([at_best(runs) for runs in runs_of.values()]).T
+    is_front = front(runs_of)
+    order = np.argsort(cost[is_front])
+    axes.plot(cost[is_front][order], score[is_front][order], "-", c="0.7", zorder=1)
+    for position, name in enumerate(runs_of):
+        color = figures.color_of(position, len(runs_of))
+        marker = "D" if is_front[position] else "o"
+        label = name.replace("_", " ")
+        axes.plot(cost[position], score[position], marker, c=color, label=label)
+    smallest = min(cost[cost > 0], default=1.0)
+    axes.set_xscale("symlog", linthresh=smallest)
+    figures.save(figure, axes, folder, "pareto")
+
+
+def _draw_shares(folder: Path) -> None:
+    """In-cluster peers among those averaged with, against rounds."""
+    rows = [
+        row | {"share": in_cluster(row)}
+        for row in run_folder.read(folder)
+        if in_cluster(row) is not None
+    ]
+    if not rows:
+        return
+    figure, axes = figures.new_figure("rounds")
+    axes.set_ylabel("in-cluster share of peers averaged with")
+    lines = figures.grouped(rows, lambda row: row["scheme"])
+    figures.draw_all(axes, lines, lambda row: row["round"], "share")
+    figures.save(figure, axes, folder, "in_cluster_by_round")
+
+
+def _draw_graphs(folder: Path) -> None:
+    """Whom each agent averaged with in the first run, sorted by true cluster."""
+    if not (folder / "links.jsonl").exists():
+        return
+    every = run_folder.read(folder, "links.jsonl")
+    first = min((row["run"] for row in every), default=None)
+    found = [row for row in every if row["run"] == first]
+    if not found:
+        return
+    columns = min(4, len(found))
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(3 * columns, 3.2 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid:
+        axes.axis("off")
+    for axes, row in zip(grid, found, strict=False):
+        cluster = np.asarray(row["cluster"])
+        axes.axis("on")
+        axes.imshow(_matrix(row), cmap="magma", interpolation="nearest")
+        for end in np.cumsum(np.unique(cluster, return_counts=True)[1])[:-1]:
+            axes.axhline(end - 0.5, color="w", linewidth=0.5)
+            axes.axvline(end - 0.5, color="w", linewidth=0.5)
+        axes.set_title(row["scheme"].replace("_", " "))
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.supxlabel("whose model, sorted by true cluster")
+    figure.supylabel("who averaged with it")
+    figures.save_plain(figure, folder, "graphs")
+
+
+def _matrix(row: Row) -> np.ndarray:
+    """`[N, N]` times that the row averaged with the column, sorted by cluster."""
+    cluster = np.asarray(row["cluster"])
+    pairs = np.zeros((len(cluster), len(cluster)))
+    for receiver, sender, number in row["merged" if "merged" in row else "links"]:
+        pairs[receiver, sender] = number
+    order = np.argsort(cluster, kind="stable")
+    return pairs[np.ix_(order, order)]

@@ -1,0 +1,107 @@
+"""The images and texts that `experiments.connections` deals to agents."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from experiments.connections.config import Config
+from experiments.engine.datasets import load_dataset
+from p2pjax.datasets.loaders import (
+    cifar10,
+    digits,
+    glyphs,
+    mnist,
+    npz,
+    reddit,
+    shakespeare,
+    speakers,
+)
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.stacking import Examples
+from p2pjax.types import InputError
+
+GLYPHS_EACH = 200  # images per agent
+
+
+def load_examples(config: Config) -> Examples:
+    """The images that the config names.
+
+    Those of an npz file may have users, who are then the agents. All others have one
+    user: they are dealt to the agents.
+    """
+    readers = {"cifar10": cifar10.load, "mnist": mnist.load}
+    own = {"npz": partial(npz.load, needs_user=False)}
+    _check_dataset(config, ["digits", "glyphs", *readers, *own])
+
+    def embedded() -> Examples:
+        if config.dataset == "glyphs":
+            size, seed = config.num_agents, config.seed
+            return glyphs.glyphs(size, GLYPHS_EACH, seed=seed, num_classes=10)
+        return digits.load()
+
+    note = "scikit-learn's small digits are used"
+    found = load_dataset(config, config.dataset, embedded, note, {**readers, **own})
+    if config.dataset in own:
+        return found
+    return found._replace(user=np.zeros_like(found.y))
+
+
+def load_documents(config: Config) -> Documents:
+    """The texts that the config names, of as many groups as there are clusters."""
+    num_clusters = int(config.num_clusters)
+
+    def written() -> Documents:
+        if config.first_run:
+            raise InputError(
+                "Need --first_run=0 for generated texts, which are by other speakers "
+                f"where there are more runs, got {config.first_run}: make all runs at "
+                "once."
+            )
+        return speakers.speakers(
+            config.num_agents * config.num_runs,
+            seed=config.seed,
+            num_topics=num_clusters,
+        )
+
+    loaders: dict[str, Callable[[str], Documents]] = {
+        "shakespeare": lambda path: shakespeare.by_play(shakespeare.load(path)),
+        "reddit": partial(reddit.load, subreddits=config.subreddits[:num_clusters]),
+    }
+    _check_dataset(config, ["speakers", *loaders])
+    note = "generated texts of speakers are used"
+    found = load_dataset(config, config.dataset, written, note, loaders)
+    return in_largest_groups(found, num_clusters)
+
+
+def _check_dataset(config: Config, possible: list[str]) -> None:
+    if config.dataset is not None and config.dataset not in possible:
+        raise InputError(
+            f"Need --dataset among {', '.join(possible)} for --study={config.study}, "
+            f"got {config.dataset}."
+        )
+
+
+def in_largest_groups(documents: Documents, num_groups: int) -> Documents:
+    """Users of the groups that most users belong to."""
+    group = documents.group
+    if group is None or len(np.unique(group)) < num_groups:
+        found = 0 if group is None else len(np.unique(group))
+        raise InputError(
+            f"Need users of {num_groups} groups, got {found}: lower --num_clusters or "
+            "choose other texts."
+        )
+    labels, sizes = np.unique(group, return_counts=True)
+    largest = labels[np.argsort(-sizes, kind="stable")[:num_groups]]
+    keep = np.flatnonzero(np.isin(group, largest))
+
+    def of_users(part: list | None) -> list | None:
+        return None if part is None else [part[user] for user in keep]
+
+    return Documents(
+        [documents.users[user] for user in keep],
+        [documents.train[user] for user in keep],
+        of_users(documents.valid),
+        of_users(documents.test),
+        group[keep],
+    )

@@ -1,0 +1,114 @@
+"""summary.json: what a run folder says in the end, summed up over runs.
+
+Each of its `rows` is a metric of a scheme in a setting. Beside the metrics of the last
+evaluation it has what agents gain over learning alone, where some scheme sends nothing,
+and what a target accuracy took, where one is given.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.engine.run_folder import Row, environment, plain, read, write_whole
+from p2pjax.evaluation import statistics
+
+Runs = dict[int, list[Row]]  # evaluations of a scheme in a setting, by run
+SPENT = ("round", "steps", "examples", "messages", "bytes")  # until a target
+
+
+def summarize(
+    folder: Path,
+    experiment: str,
+    names: Sequence[str],
+    target: float | None = None,
+) -> list[Row]:
+    """Writes summary.json and returns its rows.
+
+    Args:
+      folder: of the run.
+      experiment: its name.
+      names: metrics of the last evaluation; schemes without one are left out.
+      target: accuracy whose cost is told.
+    """
+    schemes = by_scheme(read(folder))
+    rows = []
+    for runs in schemes:
+        last = [run[-1] for run in runs.values()]
+        for name in names:
+            rows += _row(last[0], name, [row.get(name) for row in last])
+        alone = _alone(last[0], schemes)
+        if alone is not None:
+            gains = gains_over(runs, alone)
+            rows += _row(last[0], "gain_over_local", [g.mean() for g in gains])
+            losing = [np.mean(g < 0) for g in gains]
+            rows += _row(last[0], "share_of_agents_that_lose", losing)
+        if target is not None:
+            rows += _until(runs, target)
+    summary = {"experiment": experiment, "rows": rows, "environment": environment()}
+    write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")
+    return rows
+
+
+def by_scheme(rows: Iterable[Row]) -> list[Runs]:
+    """Evaluations of every scheme in every setting, by run."""
+    found: dict[str, Runs] = {}
+    for row in rows:
+        runs = found.setdefault(json.dumps([row["scheme"], row["setting"]]), {})
+        runs.setdefault(row["run"], []).append(row)
+    return list(found.values())
+
+
+def gains_over(runs: Runs, alone: Runs) -> list[np.ndarray]:
+    """Of each run, how much better each agent `[N]` is in the end than alone."""
+    return [
+        np.subtract(run[-1]["agent_accuracy"], alone[number][-1]["agent_accuracy"])
+        for number, run in runs.items()
+        if number in alone
+    ]
+
+
+def _alone(row: Row, schemes: Sequence[Runs]) -> Runs | None:
+    """The scheme that sends nothing, in the setting most like that of `row`."""
+
+    def agreement(other: Row) -> int:
+        return sum(other["setting"].get(k) == v for k, v in row["setting"].items())
+
+    silent = []
+    for runs in schemes:
+        last = next(iter(runs.values()))[-1]
+        size = len(last.get("agent_accuracy", ()))
+        if last.get("messages") == 0 and size == len(row.get("agent_accuracy", ())):
+            silent.append(runs)
+    if not silent or row.get("messages") == 0:
+        return None
+    return max(silent, key=lambda runs: agreement(next(iter(runs.values()))[-1]))
+
+
+def _until(runs: Runs, target: float) -> list[Row]:
+    """What each run had spent when it first reached the target."""
+    first = [
+        next((row for row in run if row["accuracy"] >= target), None)
+        for run in runs.values()
+    ]
+    some = next(iter(runs.values()))[0]
+    reached = [row for row in first if row is not None]
+    share = _row(some, "share_of_runs_that_reach_target", [bool(r) for r in first])
+    if not reached:
+        return share
+    return share + [
+        found
+        for name in SPENT
+        for found in _row(some, f"{name}_to_target", [r[name] for r in reached])
+    ]
+
+
+def _row(row: Row, metric: str, values: Sequence[Any]) -> list[Row]:
+    """Of a metric, if all runs have it."""
+    if any(value is None for value in values) or not len(values):
+        return []
+    summed_up = statistics.over_runs(np.asarray(values, float))
+    named = {"scheme": row["scheme"], "setting": row["setting"], "metric": metric}
+    return [named | summed_up]

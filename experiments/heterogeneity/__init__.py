@@ -1,0 +1,1 @@
+"""How different the agents' labels are."""

@@ -1,0 +1,40 @@
+"""The flags of `experiments.heterogeneity`."""
+
+import dataclasses
+from collections.abc import Callable
+
+from experiments.engine.config import Common
+from experiments.engine.fields import DATA, integer, names
+from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
+from p2pjax.datasets.loaders.text import Documents
+
+IMAGES = ("digits", "mnist")  # each in several splits
+LOADERS: dict[str, Callable[[str], Documents]] = {
+    "shakespeare": shakespeare.load,
+    "chat": chat.load,
+    "reddit": reddit.load,
+    "stackoverflow": stackoverflow.load,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """Which agents are compared with each other."""
+
+    dataset: tuple[str, ...] = names(
+        ("digits", "speakers"),
+        "Populations: images in three splits or users' texts; all but digits and "
+        "speakers are read from --data_dir.",
+        among=(*IMAGES, "speakers", *LOADERS),
+        topic=DATA,
+    )
+    num_agents: int = integer(100, "Agents of a run.", at_least=2, topic=DATA)
+    num_words: int = integer(
+        10_000,
+        "Words of the vocabulary, the most frequent ones.",
+        at_least=1,
+        topic=DATA,
+    )
+    min_train: int = integer(
+        50, "Fewest training samples of a user.", at_least=1, topic=DATA
+    )

@@ -1,0 +1,152 @@
+"""What `experiments.heterogeneity` measures: divergences between agents' labels."""
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.cluster.hierarchy import average, leaves_list
+from scipy.spatial.distance import squareform
+
+from experiments.analysis import figures
+from experiments.engine.command import Experiment
+from experiments.engine.datasets import users_of_runs
+from experiments.engine.jobs import Measurement, data_rng
+from experiments.heterogeneity.config import IMAGES, LOADERS, Config
+from p2pjax.datasets import label_skew
+from p2pjax.datasets.loaders import digits, mnist, speakers, text
+from p2pjax.datasets.loaders.text import Corpus
+from p2pjax.datasets.stacking import Examples
+from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
+
+Histograms = dict[str, np.ndarray]  # counts of labels or words [N, k], by population
+SPLITS = {
+    "iid": label_skew.iid,
+    "pathological": label_skew.pathological,
+    "practical": lambda *args: label_skew.dominant_classes(*args, other=0.04),
+}
+
+
+def populations(config: Config) -> list[str]:
+    """Names of all groups of agents that are measured."""
+    found = []
+    for name in config.dataset:
+        found += [f"{name}_{split}" for split in SPLITS] if name in IMAGES else [name]
+    return found
+
+
+def load(config: Config) -> Callable[[int], Histograms]:
+    """Reads all data sets; the function returned counts the labels of a run."""
+    sources = [_source(config, name) for name in config.dataset]
+
+    def histograms(run: int) -> Histograms:
+        found: Histograms = {}
+        for count in sources:
+            found |= count(run)
+        return found
+
+    return histograms
+
+
+def _source(config: Config, name: str) -> Callable[[int], Histograms]:
+    if name in IMAGES:
+        examples = digits.load()
+        if name == "mnist":
+            examples = mnist.load(_data_dir(config, name))
+        return partial(_of_splits, config, name, examples)
+    if name == "speakers":
+        documents = speakers.speakers(users_of_runs(config, config.num_agents))
+        min_train = 1
+    else:
+        documents = LOADERS[name](_data_dir(config, name))
+        min_train = config.min_train
+    corpus = text.encode(documents, config.num_words)
+    return partial(_of_words, config, name, corpus, min_train)
+
+
+def _data_dir(config: Config, name: str) -> str:
+    if config.data_dir is None:
+        raise InputError(f"Need --data_dir for --dataset={name}, got none.")
+    return config.data_dir
+
+
+def _of_splits(config: Config, name: str, examples: Examples, run: int) -> Histograms:
+    y = examples.y if examples.is_test is None else examples.y[~examples.is_test]
+    rng = data_rng(config, run)
+    return {
+        f"{name}_{split}": label_skew.histograms(
+            y, cut(y, rng, config.num_agents), examples.num_classes
+        )
+        for split, cut in SPLITS.items()
+    }
+
+
+def _of_words(
+    config: Config, name: str, corpus: Corpus, min_train: int, run: int
+) -> Histograms:
+    users = text.select(
+        corpus,
+        num_agents=config.num_agents,
+        run=run,
+        seed=config.seed,
+        min_train=min_train,
+    )
+    data = text.world_of_users(corpus, users, np.random.default_rng(0))
+    return {name: text.histograms(data, corpus.vocabulary.num_ids)}
+
+
+def make_jobs(config: Config) -> list[Measurement]:
+    """Every population in every run."""
+    histograms = cache(load(config))
+
+    def measure(run: int, name: str) -> Mapping[str, float]:
+        return {"jsd": statistics.mean_jsd(histograms(run)[name])}
+
+    return [
+        Measurement(name, {}, run, partial(measure, run, name))
+        for run in config.runs
+        for name in populations(config)
+    ]
+
+
+def divergences(counts: np.ndarray) -> np.ndarray:
+    """Of all pairs of agents `[N, N]`, with similar agents beside each other."""
+    matrix = np.stack([statistics.jsd(own, counts) for own in counts])
+    np.fill_diagonal(matrix, 0)
+    order = leaves_list(average(squareform(matrix, checks=False)))
+    return matrix[np.ix_(order, order)]
+
+
+def draw(matrices: dict[str, np.ndarray], folder: Path) -> None:
+    """A heat map per population."""
+    figure = Figure(figsize=(3 * len(matrices) + 1, 3.4), layout="constrained")
+    every = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for axes, (name, matrix) in zip(every, matrices.items(), strict=True):
+        image = axes.imshow(matrix, vmin=0, vmax=1, cmap="viridis")
+        axes.set_title(name.replace("_", " "), fontsize="small")
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.colorbar(image, ax=every, shrink=0.8, label="Jensen-Shannon divergence")
+    figures.save_plain(figure, folder, "divergence")
+
+
+def report(config: Config, folder: Path) -> None:
+    """Heat maps of the first run, and a table for a person."""
+    counts = load(config)(config.first_run)
+    draw({name: divergences(own) for name, own in counts.items()}, folder)
+    for row in json.loads((folder / "summary.json").read_text())["rows"]:
+        print(f"{row['scheme']:<24} {row['median']:.4f} (std {row['std']:.4f})")
+    print(f"Results are in {folder}")
+
+
+EXPERIMENT = Experiment(
+    "heterogeneity",
+    Config,
+    make_jobs,
+    report,
+    summary=("jsd",),
+    takes_processes=False,
+)

@@ -1,0 +1,1 @@
+"""Keeps what finished runs measured, small enough for the repository."""

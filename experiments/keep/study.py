@@ -1,0 +1,250 @@
+"""A kept study: `run.flags`, `summary.json` and `runs.jsonl` of its run folders.
+
+`runs.jsonl` has a line per scheme, setting and run, with a list over the evaluations
+for `round` and for every scalar column, and the last evaluation's `agent_accuracy`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
+
+Row = dict[str, Any]
+Flags = dict[str, str]  # by name; "" for those without a value, `x` or `nox`
+
+DIGITS = (5, 4)  # of numbers that are no counts; the second in large studies
+LARGE = 300_000  # bytes of runs.jsonl
+WHERE = ("scheme", "setting", "run")
+OF_RUNS = ("num_runs", "first_run")
+# Lists of what was tried: a study can be run in parts of them.
+LISTS = (
+    "graphs",
+    "hidden",
+    "levels",
+    "methods",
+    "modified",
+    "schemes",
+    "shared_hidden",
+    "splits",
+    "strengths",
+    "values",
+)
+# How a run is computed; equal to six digits whatever they say.
+OF_THE_MACHINE = (
+    "agent_loop",
+    "checkpoint_every",
+    "num_devices",
+    "runs_at_once",
+    "notensorboard",
+    "nowandb",
+    "tensorboard",
+    "wandb",
+)
+PATHS = ("data_dir", "workdir", "vocabulary")
+
+
+class Part(NamedTuple):
+    """A finished run folder."""
+
+    folder: Path
+    flags: Flags
+    rows: list[Row]  # a row per evaluation
+    summary: Row
+
+
+def keep(name: str, folders: Sequence[Path], results: Path, replace: bool) -> Path:
+    """Makes `results/name` of the parts of a study.
+
+    Args:
+      name: experiment and study, such as mnist.level.
+      folders: finished run folders.
+      results: where studies are kept.
+      replace: whether a study of this name may be there already.
+
+    Returns:
+      The folder of the study.
+    """
+    parts = [read_part(folder) for folder in folders]
+    experiment = _only({part.summary["experiment"] for part in parts}, folders)
+    if name.split(".")[0] != experiment or name.count(".") != 1:
+        raise InputError(
+            f"Need the name of a study of {experiment}, such as {experiment}.level, "
+            f"got {name}."
+        )
+    folder = results / name
+    if folder.exists() and not replace:
+        raise InputError(
+            f"{folder} is there already: pass --replace to put these runs in its place."
+        )
+    flags = merged_flags(parts)
+    runs = merged_runs(parts)
+    names = [row["metric"] for part in parts for row in part.summary["rows"]]
+    summary = {
+        "experiment": experiment,
+        "rows": summary_rows(runs, list(dict.fromkeys(names))),
+        "environment": _environment(parts),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.flags").write_text("\n".join(flags) + "\n")
+    (folder / "summary.json").write_text(json.dumps(plain(summary, 7), indent=1) + "\n")
+    (folder / "runs.jsonl").write_text(lines_of(runs))
+    return folder
+
+
+def lines_of(runs: Sequence[Sequence[Row]]) -> str:
+    """All of `runs.jsonl`, with as many digits as its size allows."""
+    for digits in DIGITS:
+        lines = (plain(line_of(rows), digits) for rows in runs)
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        if len(text) < LARGE:
+            break
+    return text
+
+
+def read_part(folder: Path) -> Part:
+    """A run folder that is complete."""
+    needed = ("run.flags", "metrics.jsonl", "summary.json")
+    missing = [name for name in needed if not (folder / name).exists()]
+    if missing or (folder / "lock").exists():
+        lacks = f"has no {', '.join(missing)}" if missing else "is still in use"
+        raise InputError(
+            f"Need the work folder of a finished run, but {folder} {lacks}."
+        )
+    rows = (folder / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "run.flags").read_text().splitlines()
+    pairs = (line.removeprefix("--").partition("=") for line in lines if line.strip())
+    return Part(
+        folder,
+        {name: value for name, _, value in pairs},
+        [json.loads(row) for row in rows],
+        json.loads((folder / "summary.json").read_text()),
+    )
+
+
+def merged_flags(parts: Sequence[Part]) -> list[str]:
+    """Lines of `run.flags` for all parts together, without any path."""
+    first = parts[0].flags
+    free = (*OF_RUNS, *LISTS, *OF_THE_MACHINE, *PATHS)
+    for part in parts[1:]:
+        differ = sorted(
+            flag
+            for flag in {*first, *part.flags}
+            if flag not in free and first.get(flag) != part.flags.get(flag)
+        )
+        if differ:
+            was = ", ".join(
+                f"--{flag} ({_said(first, flag)} and {_said(part.flags, flag)})"
+                for flag in differ
+            )
+            raise InputError(
+                f"Need parts of one study, but {parts[0].folder} and {part.folder} "
+                f"differ in {was}."
+            )
+    flags = dict(first)
+    for flag in LISTS:
+        tried = [v for part in parts for v in part.flags.get(flag, "").split(",")]
+        if any(tried):
+            flags[flag] = ",".join(dict.fromkeys(value for value in tried if value))
+    runs = {row["run"] for part in parts for row in part.rows}
+    flags["num_runs"] = str(len(runs))
+    if min(runs) > 0:
+        flags["first_run"] = str(min(runs))
+    else:
+        flags.pop("first_run", None)
+    return [
+        f"--{flag}={value}" if value else f"--{flag}"
+        for flag, value in sorted(flags.items())
+        if flag not in PATHS and not value.startswith(("/", "~", "."))
+    ]
+
+
+def _said(flags: Flags, flag: str) -> str:
+    return (flags[flag] or "set") if flag in flags else "not given"
+
+
+def merged_runs(parts: Sequence[Part]) -> list[list[Row]]:
+    """Evaluations of every scheme, setting and run, of all parts."""
+    runs: dict[str, list[Row]] = {}
+    first_in: dict[str, int] = {}  # which part
+    for number, part in enumerate(parts):
+        for row in part.rows:
+            where = json.dumps([row[key] for key in WHERE], sort_keys=True)
+            if first_in.setdefault(where, number) != number:
+                setting = ", ".join(f"{k}={v}" for k, v in row["setting"].items())
+                other = parts[first_in[where]].folder
+                raise InputError(
+                    f"Run {row['run']} of {row['scheme']} ({setting or 'no setting'}) "
+                    f"is in {other} and in {part.folder}: leave one of them out."
+                )
+            runs.setdefault(where, []).append(row)
+    return list(runs.values())
+
+
+def line_of(rows: Sequence[Row]) -> Row:
+    """One line of `runs.jsonl`: evaluations of one run, column by column."""
+    names = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if name not in WHERE and not any(isinstance(r.get(name), list) for r in rows)
+    ]
+    line = {key: rows[0][key] for key in WHERE}
+    line |= {name: [row.get(name) for row in rows] for name in names}
+    if "agent_accuracy" in rows[-1]:
+        line["agent_accuracy"] = rows[-1]["agent_accuracy"]
+    return line
+
+
+def summary_rows(runs: Sequence[Sequence[Row]], names: Sequence[str]) -> list[Row]:
+    """The last value of every run, summed up over runs, by scheme and setting."""
+    finals: dict[str, list[Row]] = {}
+    for rows in runs:
+        group = json.dumps([rows[-1]["scheme"], rows[-1]["setting"]])
+        finals.setdefault(group, []).append(rows[-1])
+    return [
+        {
+            "scheme": same[0]["scheme"],
+            "setting": same[0]["setting"],
+            "metric": name,
+            **statistics.over_runs(np.asarray([row[name] for row in same], float)),
+        }
+        for same in finals.values()
+        for name in names
+        if all(name in row for row in same)
+    ]
+
+
+def plain(value: Any, digits: int) -> Any:
+    """As JSON has it: counts are whole, other numbers have that many digits."""
+    if isinstance(value, Mapping):
+        return {key: plain(item, digits) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, digits) for item in value]
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None  # JSON has no infinity
+    return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
+
+
+def _environment(parts: Sequence[Part]) -> Row:
+    """What the numbers were made with; a list where parts differ."""
+    every = [part.summary["environment"] for part in parts]
+    found = {
+        name: list(dict.fromkeys(one.get(name) for one in every)) for name in every[0]
+    }
+    return {name: v[0] if len(v) == 1 else v for name, v in found.items()}
+
+
+def _only(experiments: set[str], folders: Sequence[Path]) -> str:
+    if len(experiments) > 1:
+        raise InputError(
+            f"Need parts of one study, but {', '.join(map(str, folders))} are of "
+            f"{' and '.join(sorted(experiments))}."
+        )
+    return experiments.pop()

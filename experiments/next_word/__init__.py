@@ -1,0 +1,1 @@
+"""Next-word prediction by peers, one user per agent."""

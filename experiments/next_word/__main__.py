@@ -1,0 +1,16 @@
+"""Next-word prediction by peers, one user per agent (Sajina 2025, 2.1.1).
+
+    python -m experiments.next_word --flagfile=experiments/next_word/flags/quick.flags
+
+Each agent has the texts of one user, and a round is a network epoch. Studies: `methods`
+compares methods on one graph. Those of the thesis are `ablation` (what fine-tuning of
+batch norm adds), `ring` (with and without batch norm, Tables 1 and 2), `sparse` (fixed
+and varying graphs, Table 3), `scaling` (more agents) and `references` (each agent
+alone, and all data pooled).
+"""
+
+from experiments.engine import command
+from experiments.next_word.study import EXPERIMENT
+
+if __name__ == "__main__":
+    command.main(EXPERIMENT)

@@ -1,0 +1,121 @@
+"""The flags of `experiments.next_word`."""
+
+import dataclasses
+from collections.abc import Callable
+
+from experiments.engine.config import Common
+from experiments.engine.fields import (
+    DATA,
+    TRAINING,
+    choice,
+    integer,
+    integers,
+    names,
+    number,
+    switch,
+)
+from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
+from p2pjax.datasets.loaders.text import Documents
+from p2pjax.exchange import shared
+
+LOADERS: dict[str, Callable[[str], Documents]] = {
+    "shakespeare": shakespeare.load,
+    "chat": chat.load,
+    "reddit": reddit.load,
+    "stackoverflow": stackoverflow.load,
+}
+METHODS = (
+    "local_only",
+    "dpsgd",
+    "d2",
+    "sgp",
+    "gosgd",
+    "p2p_bn_no_tuning",
+    "p2p_bn",
+    "fedavg",
+    "central",
+)
+SHARING: dict[str, shared.Local] = {
+    "full": shared.FULL,
+    "fed_bn": shared.FED_BN,
+    "silo_bn": shared.SILO_BN,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """What is compared, on which users and how they learn."""
+
+    study: str = choice(
+        "methods",
+        ("methods", "ablation", "ring", "sparse", "scaling", "references"),
+        "What is compared; see above.",
+    )
+    methods: tuple[str, ...] = names(
+        METHODS, "What the study `methods` compares.", among=METHODS
+    )
+    directed: bool = switch(
+        True, "Whether links of the study `methods` go one way only."
+    )
+    sizes: tuple[int, ...] = integers(
+        (100, 500), "Agents of the study `scaling`.", at_least=1
+    )
+    dataset: str | None = choice(
+        None,
+        ("speakers", *LOADERS),
+        "Generated texts of speakers (the default), or a data set in --data_dir.",
+        topic=DATA,
+    )
+    num_agents: int = integer(100, "Users, one per agent.", at_least=1, topic=DATA)
+    num_words: int = integer(
+        10_000,
+        "Words of the vocabulary, the most frequent ones.",
+        at_least=1,
+        topic=DATA,
+    )
+    min_train: int = integer(
+        1, "Fewest training samples of a user.", at_least=1, topic=DATA
+    )
+    max_train: int | None = integer(
+        None,
+        "Most training samples of a user; no limit if not given.",
+        at_least=1,
+        topic=DATA,
+    )
+    units: int = integer(
+        100,
+        "Size of the embedding, the GRU and the dense layer.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    sharing: str = choice(
+        "full",
+        list(SHARING),
+        "What is sent: everything, all but batch norm, or all but its statistics.",
+        topic=TRAINING,
+    )
+    clients: int = integer(
+        10, "Agents that take part in a round of FedAvg.", at_least=1, topic=TRAINING
+    )
+    poisson: bool = switch(
+        False, "Asynchronous agents wake by clocks of their own.", topic=TRAINING
+    )
+    mean_delay: float = number(
+        0.0,
+        "Mean delay of asynchronous messages, in units of N wake-up events.",
+        at_least=0,
+        topic=TRAINING,
+    )
+    loss_probability: float = number(
+        0.0,
+        "Probability that an asynchronous message, or one of SGP, is lost.",
+        at_least=0,
+        below=1,
+        topic=TRAINING,
+    )
+    score_before: bool = switch(
+        False,
+        "Also score the models before they are averaged, of step-wise methods and "
+        "FedAvg.",
+        topic=TRAINING,
+    )

@@ -1,0 +1,185 @@
+"""Peer-to-peer methods by name, ready to run."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import optax
+
+from experiments.engine.config import agent_loop, rate
+from experiments.engine.jobs import Program
+from experiments.next_word.config import SHARING, Config
+from p2pjax.algorithms._central import central
+from p2pjax.algorithms._d2 import d2_protocol
+from p2pjax.algorithms._gosgd import gosgd_protocol
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._p2p_bn import p2p_bn
+from p2pjax.algorithms._sgp import sgp_protocol
+from p2pjax.asynchronous.events import Timing
+from p2pjax.engines.averaging_protocol import neighbor_averaging
+from p2pjax.engines.server import server_rounds
+from p2pjax.engines.stepwise import GossipProtocol, gossip
+from p2pjax.evaluation.models import consensus_distance, worst_decile
+from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.exchange.channel import drop
+from p2pjax.graphs import generators
+from p2pjax.graphs.topology import Graphs
+from p2pjax.nn.gru import NextWord
+from p2pjax.tasks._next_token import next_token
+from p2pjax.tasks.task import Task
+from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
+
+
+class Contender(NamedTuple):
+    """What is compared with others: a method, its graph and its network."""
+
+    method: str
+    num_agents: int
+    ring: bool = False  # else sparse
+    directed: bool = True
+    rewire_every: int | None = None  # network epochs
+    batch_norm: bool = True
+    growing_momentum: bool = False
+
+
+def graph_of(config: Config, contender: Contender) -> Graphs:
+    """The graph, or how to draw one."""
+    size, degree = contender.num_agents, config.degree or 3
+    if contender.ring:
+        return generators.ring(size, directed=contender.directed)
+    draw = (
+        generators.directed_regular if contender.directed else generators.random_regular
+    )
+    draw(size, degree, seed=0)  # refuses what is not possible
+    return lambda rng: draw(size, degree, seed=rng)
+
+
+Make = Callable[
+    [Config, Task, optax.GradientTransformation, Contender], Algorithm
+]  # a method
+
+
+def _alone(
+    config: Config,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    contender: Contender,
+) -> Algorithm:
+    del contender
+    return local_only(
+        task,
+        optimizer,
+        batch_size=config.batch_size,
+        agent_loop=agent_loop(config, task),
+    )
+
+
+def _pooled(
+    config: Config,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    contender: Contender,
+) -> Algorithm:
+    del contender
+    return central(task, optimizer, batch_size=config.batch_size)
+
+
+def _server(
+    config: Config,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    contender: Contender,
+) -> Algorithm:
+    return server_rounds(
+        task,
+        optimizer,
+        batch_size=config.batch_size,
+        num_clients=min(config.clients, contender.num_agents),
+        local_patterns=SHARING[config.sharing],
+        score_before=config.score_before,
+        agent_loop=agent_loop(config, task),
+    )
+
+
+def _stepwise(
+    protocol: Callable[[], GossipProtocol],
+    is_lossy: bool,
+    config: Config,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    contender: Contender,
+) -> Algorithm:
+    return gossip(
+        task,
+        optimizer,
+        protocol(),
+        graph_of(config, contender),
+        batch_size=config.batch_size,
+        rewire_every=contender.rewire_every,
+        channel=drop(config.loss_probability if is_lossy else 0.0),
+        local_patterns=SHARING[config.sharing],
+        score_before=config.score_before,
+        agent_loop=agent_loop(config, task),
+    )
+
+
+def _push(
+    fine_tuning: bool,
+    config: Config,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    contender: Contender,
+) -> Algorithm:
+    if fine_tuning and not contender.batch_norm:
+        raise InputError("Need batch norm for its fine-tuning: use p2p_bn_no_tuning.")
+    return p2p_bn(
+        task,
+        optimizer,
+        graph_of(config, contender),
+        batch_size=config.batch_size,
+        rewire_every=contender.rewire_every,
+        fine_tuning=fine_tuning,
+        growing_momentum=contender.growing_momentum and contender.batch_norm,
+        timing=Timing(
+            poisson=config.poisson,
+            mean_delay=config.mean_delay,
+            loss_probability=config.loss_probability,
+        ),
+        local_patterns=SHARING[config.sharing],
+        agent_loop=agent_loop(config, task),
+    )
+
+
+MAKE: dict[str, Make] = {
+    "local_only": _alone,
+    "dpsgd": partial(_stepwise, neighbor_averaging, False),
+    "d2": partial(_stepwise, d2_protocol, False),
+    "sgp": partial(_stepwise, sgp_protocol, True),
+    "gosgd": partial(_stepwise, gosgd_protocol, False),
+    "p2p_bn_no_tuning": partial(_push, False),
+    "p2p_bn": partial(_push, True),
+    "fedavg": _server,
+    "central": _pooled,
+}
+
+
+def build_program(
+    config: Config, contender: Contender, num_ids: int, window: int
+) -> Program:
+    """The next-word network of the thesis under one of the methods."""
+    units = config.units
+    module = NextWord(num_ids, units, units, units, contender.batch_norm)
+    task = next_token(
+        module, window, ignore_token=1, momentum=0.9 if contender.batch_norm else None
+    )
+    optimizer = optax.adam(rate(config, 5e-3), eps=1e-7)  # as Keras has it
+    on_own_tests = before_and_after(task, agent_loop(config, task))
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = dict(on_own_tests(models, data))
+        return values | {
+            "worst_decile": worst_decile(values["accuracy"]),
+            "consensus_distance": consensus_distance(models.reported.params),
+        }
+
+    return Program(MAKE[contender.method](config, task, optimizer, contender), evaluate)

@@ -1,0 +1,172 @@
+"""What `experiments.next_word` compares: methods, graphs, numbers of agents."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.analysis import figures
+from experiments.engine.command import Experiment
+from experiments.engine.datasets import load_dataset, users_of_runs
+from experiments.engine.jobs import Job, data_rng, jobs_of_runs, own_examples
+from experiments.next_word import tables
+from experiments.next_word.config import LOADERS, Config
+from experiments.next_word.methods import Contender, build_program
+from p2pjax.datasets import stacking
+from p2pjax.datasets.loaders import speakers, text
+from p2pjax.datasets.loaders.text import Corpus, Documents
+from p2pjax.types import FederatedData
+
+COMPARED = ("d2", "gosgd", "sgp", "p2p_bn")  # in the thesis
+Compared = list[tuple[Contender, dict[str, Any]]]  # with what rows say about it
+
+
+def methods(config: Config) -> Compared:
+    """Any methods on one sparse graph."""
+    size, directed = config.num_agents, config.directed
+    return [(Contender(name, size, directed=directed), {}) for name in config.methods]
+
+
+def ablation(config: Config) -> Compared:
+    """P2P-BN with and without fine-tuning of batch norm (2.1.1.3)."""
+    return [
+        (
+            Contender(name, config.num_agents, directed=directed),
+            {"directed": directed},
+        )
+        for directed in (True, False)
+        for name in ("p2p_bn", "p2p_bn_no_tuning")
+    ]
+
+
+def ring(config: Config) -> Compared:
+    """Networks with and without batch norm on rings (Tables 1 and 2)."""
+    found: Compared = []
+    for batch_norm, directed, name in itertools.product(
+        (True, False), (True, False), COMPARED
+    ):
+        if name == "p2p_bn" and not batch_norm:
+            name = "p2p_bn_no_tuning"
+        contender = Contender(
+            name,
+            config.num_agents,
+            ring=True,
+            directed=directed,
+            batch_norm=batch_norm,
+        )
+        found.append((contender, {"directed": directed, "batch_norm": batch_norm}))
+    return found
+
+
+def sparse(config: Config) -> Compared:
+    """Fixed sparse graphs, and others every five network epochs (Table 3)."""
+    return [
+        (
+            Contender(
+                name,
+                config.num_agents,
+                directed=directed,
+                rewire_every=rewire_every,
+            ),
+            {"directed": directed, "varying": rewire_every is not None},
+        )
+        for directed in (True, False)
+        for rewire_every in (None, 5)
+        for name in COMPARED
+    ]
+
+
+def scaling(config: Config) -> Compared:
+    """More agents on a sparse directed graph (Table 6 of the first article)."""
+    return [
+        (Contender(name, size, growing_momentum=True), {"num_agents": size})
+        for size in config.sizes
+        for name in COMPARED
+    ]
+
+
+def references(config: Config) -> Compared:
+    """Each agent alone, and all data pooled."""
+    return [
+        (Contender(name, config.num_agents), {}) for name in ("local_only", "central")
+    ]
+
+
+STUDIES: dict[str, Callable[[Config], Compared]] = {
+    "methods": methods,
+    "ablation": ablation,
+    "ring": ring,
+    "sparse": sparse,
+    "scaling": scaling,
+    "references": references,
+}
+
+
+def load_documents(config: Config, num_agents: int) -> Documents:
+    """The texts that the config names, of at least so many users in every run."""
+    return load_dataset(
+        config,
+        config.dataset,
+        lambda: speakers.speakers(users_of_runs(config, num_agents), seed=config.seed),
+        "generated texts of speakers are used",
+        LOADERS,
+    )
+
+
+def make_data(
+    config: Config, corpus: Corpus, num_agents: int
+) -> dict[int, FederatedData]:
+    """Other users in every run, by its number; all have the same shapes."""
+    found = []
+    for run in config.runs:
+        users = text.select(
+            corpus,
+            num_agents=num_agents,
+            run=run,
+            seed=config.seed,
+            min_train=config.min_train,
+            max_train=config.max_train,
+        )
+        found.append(text.world_of_users(corpus, users, data_rng(config, run)))
+    same = stacking.pad_to_same_size(found)
+    return {
+        run: own_examples(config, data)
+        for run, data in zip(config.runs, same, strict=True)
+    }
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of what the study compares."""
+    compared = STUDIES[config.study](config)
+    sizes = sorted({contender.num_agents for contender, _ in compared})
+    corpus = text.encode(load_documents(config, sizes[-1]), config.num_words)
+    data = {size: make_data(config, corpus, size) for size in sizes}
+    jobs = []
+    for contender, setting in compared:
+        jobs += jobs_of_runs(
+            config,
+            contender.method,
+            setting,
+            build_program(config, contender, corpus.vocabulary.num_ids, text.WINDOW),
+            data[contender.num_agents].__getitem__,
+        )
+    return jobs
+
+
+def report(config: Config, folder: Path) -> None:
+    """Accuracy by epochs and by messages, and tables for a person."""
+    del config
+    figures.accuracy_by_round(folder, "network epochs")
+    figures.accuracy_by_messages(folder)
+    figures.print_summary(folder)
+    tables.print_tops(folder)
+    tables.print_graphs(folder)
+
+
+EXPERIMENT = Experiment(
+    "next_word",
+    Config,
+    make_jobs,
+    report,
+    summary=("accuracy", "loss", "messages", "bytes", "worst_decile"),
+)

@@ -1,0 +1,168 @@
+"""Kept studies as Markdown: the command, what it took, and a table of accuracies."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from experiments.claims import evidence
+from experiments.claims.evidence import Group, Study
+from p2pjax.types import InputError
+
+BEGIN = "<!-- computed by `python -m experiments.tables`; do not edit -->"
+END = "<!-- end of what is computed -->"
+POINTS = (10, 20, 30, 40, 100, 200, 300, 400, 500, 1000)  # rounds worth a column
+MOST = 6  # columns of rounds
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """What every RESULTS.md should say, by path."""
+    studies = evidence.load(root / "results")
+    found = {}
+    for path in sorted((root / "experiments").glob("*/RESULTS.md")):
+        own = [
+            s for name, s in studies.items() if name.split(".")[0] == path.parent.name
+        ]
+        parts = [section(root, study) for study in own]
+        if not parts:
+            parts = ["No study is kept yet.\n"]
+        found[path] = replaced(path, "\n".join(parts))
+    return found
+
+
+def replaced(path: Path, computed: str) -> str:
+    """The page with another computed part."""
+    text = path.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise InputError(f"Need the lines '{BEGIN}' and '{END}' once each in {path}.")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{computed}\n{END}{after}"
+
+
+def section(root: Path, study: Study) -> str:
+    """A kept study."""
+    experiment, _, name = study.name.partition(".")
+    flagfile = Path("experiments", experiment, "flags", f"{name}.flags")
+    flags = (root / "results" / study.name / "run.flags").read_text().splitlines()
+    summary = json.loads((root / "results" / study.name / "summary.json").read_text())
+    runs = {run for group in study.groups for run in group}
+    lines = [f"### {study.name}", ""]
+    if (root / flagfile).exists():
+        lines += [_sentence(root / flagfile), ""]
+    lines += ["```", f"python -m experiments.{experiment} --flagfile={flagfile}"]
+    lines += ["```", "", f"{len(runs)} runs; {_environment(summary)}."]
+    metric = "accuracy" if "accuracy" in _first(study.groups[0]) else _scalar(study)
+    lines += [
+        f"Cells are means over runs of the {metric.replace('_', ' ')}"
+        f"{' in the last round' if _rounds(study) == [] else ''}, with 95% intervals "
+        "of the mean where there are several runs.",
+        "",
+        *table(study, metric),
+        "",
+        f"Kept in `results/{study.name}`, with all flags ({len(flags)}).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _sentence(flagfile: Path) -> str:
+    comments = [
+        line.removeprefix("#").strip()
+        for line in flagfile.read_text().splitlines()
+        if line.startswith("#") and "size:" not in line
+    ]
+    return " ".join(comments)
+
+
+def _environment(summary: dict[str, Any]) -> str:
+    facts = summary["environment"]
+    return (
+        f"jax {facts['jax']}, Python {facts['python']}, {facts['devices']} device(s) "
+        f"of {facts['backend']}, {facts['cpus']} cores"
+    )
+
+
+def _first(group: Group) -> dict[str, Any]:
+    return next(iter(group.values()))
+
+
+def _scalar(study: Study) -> str:
+    line = _first(study.groups[0])
+    return next(
+        name for name in line if name not in ("scheme", "setting", "run", "round")
+    )
+
+
+def varied(study: Study) -> list[str]:
+    """Settings that take several values within a scheme."""
+    values: dict[str, dict[str, set]] = {}
+    for group in study.groups:
+        line = _first(group)
+        for key, value in line["setting"].items():
+            of_scheme = values.setdefault(key, {})
+            of_scheme.setdefault(line["scheme"], set()).add(json.dumps(value))
+    return [
+        key
+        for key, of_scheme in values.items()
+        if any(len(found) > 1 for found in of_scheme.values())
+    ]
+
+
+def table(study: Study, metric: str) -> list[str]:
+    """Schemes in rows; columns are values of what the study varies, or rounds."""
+    keys = varied(study)
+    if not keys:
+        rounds = _rounds(study) or [_first(study.groups[0])["round"][-1]]
+        head = ["scheme", *(f"round {number}" for number in rounds)]
+        rows = [
+            [_first(group)["scheme"], *(_cell(group, metric, at) for at in rounds)]
+            for group in study.groups
+        ]
+        return _markdown(head, rows)
+    *others, last = keys
+    columns: dict[str, None] = {}
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for group in study.groups:
+        line = _first(group)
+        setting = line["setting"]
+        name = (line["scheme"], *(f"{setting.get(key, '')}" for key in others))
+        value = f"{last.replace('_', ' ')} {setting[last]}" if last in setting else ""
+        columns[value] = None
+        cells.setdefault(name, {})[value] = _cell(group, metric, None)
+    head = ["scheme", *(key.replace("_", " ") for key in others), *columns]
+    rows = [[*name, *(own.get(c, "") for c in columns)] for name, own in cells.items()]
+    return _markdown(head, rows)
+
+
+def _rounds(study: Study) -> list[int]:
+    """Evaluations that are worth a column: the last and some before it."""
+    if varied(study):
+        return []
+    evaluated = _first(study.groups[0])["round"]
+    chosen = [number for number in evaluated if number in POINTS]
+    return sorted({*chosen, evaluated[-1]})[-MOST:]
+
+
+def _cell(group: Group, metric: str, at: int | None) -> str:
+    """Mean and interval over runs, at a round or in the end."""
+    values = []
+    for line in group.values():
+        place = -1 if at is None else line["round"].index(at)
+        values.append(line[metric][place])
+    mean = f"{np.mean(values):.3f}"
+    if len(values) < 2:
+        return mean
+    width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return f"{mean} ± {width:.3f}"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"| {' | '.join(head)} |",
+        "|---" * len(head) + "|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]

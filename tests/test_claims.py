@@ -1,0 +1,506 @@
+"""The ledger of claims, the rule that judges them, and what is kept for it."""
+
+import ast
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.claims import evidence, figure, ledger, page, rule, training, verdicts
+from experiments.claims.__main__ import main
+from experiments.keep import study as keeping
+from p2pjax.types import InputError
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+CLAIMS = {
+    "Bouchra Pilet, Frey, Taiani 2021": 51,
+    "Ioste, Finger": 14,
+    "Corinzia, Buhmann 2019": 13,
+    "Leleu, Cerisara 2020": 5,
+    "Sajina 2025": 57,
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return ledger.load(RESULTS / "claims.toml")
+
+
+@pytest.fixture(scope="module")
+def judged(found):
+    return verdicts.judge_all(found, evidence.load(RESULTS))
+
+
+class TestLedger:
+    def test_all_claims_are_there(self, found):
+        assert Counter(claim.source for claim in found.claims) == CLAIMS
+        assert len({claim.id for claim in found.claims}) == 140
+
+    def test_each_has_a_verdict_and_a_reason(self, judged):
+        for verdict in judged:
+            assert verdict.name in verdicts.NAMES
+            assert verdict.reason
+            if verdict.name == "not run":
+                assert re.search(r"about [\d.]+ core-hours?\b", verdict.reason)
+
+    def test_only_kept_studies_are_evidence(self, judged):
+        kept = {path.name for path in RESULTS.iterdir() if path.is_dir()}
+        for verdict in judged:
+            assert set(verdict.studies) <= kept
+            if verdict.claim.parts:
+                assert (verdict.name == "not run") == (not verdict.studies)
+
+    def test_kept_studies_are_complete_and_have_no_paths(self):
+        for folder in (path for path in RESULTS.iterdir() if path.is_dir()):
+            assert {path.name for path in folder.iterdir()} == {
+                "run.flags",
+                "runs.jsonl",
+                "summary.json",
+            }
+            flags = (folder / "run.flags").read_text()
+            assert not re.search(r"=[/~.]|data_dir|workdir|vocabulary", flags)
+            rows = json.loads((folder / "summary.json").read_text())["rows"]
+            assert {"scheme", "setting", "metric", "median", "runs"} <= set(rows[0])
+
+    def test_tests_that_show_a_claim_exist(self, found):
+        named = {test for claim in found.claims for test in claim.tests}
+        assert named
+        for test in named:
+            path, *where = test.split("::")
+            nodes = ast.parse((ROOT / path).read_text()).body
+            for name in where:
+                (node,) = (n for n in nodes if getattr(n, "name", None) == name)
+                nodes = node.body
+            assert isinstance(node, ast.FunctionDef), test
+
+    def test_known_to_be_too_strong(self, judged):
+        """Verdicts that earlier results pages had, and that no run has borne out."""
+        name = {verdict.claim.id: verdict.name for verdict in judged}
+        for prefix in ("combination-mean", "combination-exp-b", "combination-central"):
+            some = [verdict for id, verdict in name.items() if id.startswith(prefix)]
+            assert set(some) == {"not testable here"}
+        assert name["fedcurv-senteval-fedavg-order"] == "not testable here"
+        assert name["jsd-practical-value"] != "supported"
+        for id in (
+            "partial-mnist-partial-best-any-batch",
+            "partial-summary-leads-everywhere",
+            "partial-femnist-d-partial-best",
+            "virtual-vsn-order",
+            "virtual-mnist-on-par",
+            "select-swap-sparse-over-oracle",
+            "select-swap-diple-best",
+        ):
+            assert name[id] not in ("supported", "contradicted"), id
+
+
+class TestPage:
+    def test_is_what_would_be_written(self, judged):
+        assert (ROOT / "docs" / "claims.md").read_text() == page.render(judged)
+
+    def test_check(self, monkeypatch, capsys, tmp_path):
+        monkeypatch.chdir(ROOT)
+        assert main(["--check"]) == 0
+        (tmp_path / "claims.md").write_text("Something else.\n")
+        assert main(["--check", "--docs", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+    def test_words(self, judged):
+        assert not re.search(r"\b(not )?held\b(?!-out)", page.render(judged))
+
+    def test_totals(self, judged):
+        last = (
+            page.render(judged).split("## Totals")[1].split("\n\n")[1].splitlines()[-1]
+        )
+        numbers = [int(cell) for cell in last.strip("| ").split(" | ")[1:]]
+        assert numbers[-1] == sum(numbers[:-1]) == 140
+
+    def test_picture_has_a_cell_per_claim(self, judged, tmp_path):
+        figure.draw(judged, tmp_path)
+        assert (tmp_path / "claims.png").stat().st_size > 10_000
+        cells = re.findall(r'id="patch_\d+"', (tmp_path / "claims.svg").read_text())
+        assert len(cells) >= 140 + len(verdicts.NAMES)
+
+    def test_parts_of_one_claim(self, monkeypatch, capsys):
+        monkeypatch.chdir(ROOT)
+        assert main(["partial-vsn-optimum-80"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 1 + 24  # three levels, four times, two readings
+        assert main(["no-such-claim"]) == 2
+
+
+def test_a_changed_value_changes_a_verdict(found, judged, tmp_path):
+    copied = tmp_path / "results"
+    shutil.copytree(RESULTS, copied)
+    for name in ("vsn.level", "vsn.level_standardized"):
+        path = copied / name / "runs.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line["scheme"] == "level_80":
+                line["accuracy"] = [value + 0.2 for value in line["accuracy"]]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = {verdict.claim.id: verdict.name for verdict in judged}
+    after = {
+        verdict.claim.id: verdict.name
+        for verdict in verdicts.judge_all(found, evidence.load(copied))
+    }
+    assert before["partial-vsn-optimum-80"] == "partly supported"
+    assert after["partial-vsn-optimum-80"] == "supported"
+
+
+class TestRule:
+    VALUES = np.asarray([0.03, 0.01, 0.02, 0.05])
+
+    def test_order_is_the_paired_t_test(self):
+        found = rule.find(self.VALUES, "greater", 0.01)
+        expected = stats.ttest_1samp(self.VALUES, 0)
+        assert min(found.p_for, found.p_against) == pytest.approx(expected.pvalue)
+        assert found.p_for < found.p_against
+        low, high = rule.interval(found)
+        assert (low, high) == pytest.approx(expected.confidence_interval(0.95))
+        turned = rule.find(self.VALUES, "less", 0.01)
+        assert turned.p_against == pytest.approx(found.p_for)
+
+    @pytest.mark.parametrize(("margin", "expected"), [(0.06, "for"), (0.05, "open")])
+    def test_equal_is_an_interval_inside_the_margin(self, margin, expected):
+        """Mean .0275, standard error .00854, t of three degrees 3.182: .0003, .0547."""
+        found = rule.find(self.VALUES, "equal", margin)
+        p = min(found.p_for, found.p_against)
+        assert rule.state(found, p < 0.05, "equal", margin, 0) == expected
+
+    def test_equal_is_refuted_beyond_the_margin(self):
+        found = rule.find(self.VALUES + 1, "equal", 0.9)
+        assert found.p_against < 0.05 < found.p_for
+
+    @pytest.mark.parametrize(
+        ("number", "margin", "source_runs", "expected"),
+        [
+            (0.05, 0.1, None, "for"),
+            (0.05, 0.02, None, "open"),  # the interval is wider: it says too little
+            (0.06, 0.1, None, "against"),
+            (0.06, 0.1, 1, "for"),  # a single draw of the source may lie there
+        ],
+    )
+    def test_number(self, number, margin, source_runs, expected):
+        differences = self.VALUES - number
+        found = rule.find(differences, "number", margin, 0, source_runs)
+        assert (
+            rule.state(found, found.p_against < 0.05, "number", margin, 0) == expected
+        )
+
+    def test_without_spread(self):
+        found = rule.find([2.0, 2.0, 2.0], "number", 0.01)
+        assert (found.error, found.p_against) == (0, 0)
+        exact = rule.find([0.0, 0.0, 0.0], "number", 0.01)
+        assert rule.state(exact, False, "number", 0.01, 0) == "for"
+
+    def test_holm_by_hand(self):
+        # .01 < .05 / 3; .03 is not below .05 / 2, and .04 is not asked any more.
+        significant, levels = rule.holm([0.04, 0.01, 0.03])
+        assert significant == [False, True, False]
+        assert levels == pytest.approx([0.025, 0.05 / 3, 0.025])
+        significant, levels = rule.holm([0.04, 0.01, 0.02])
+        assert significant == [True, True, True]
+        assert levels == pytest.approx([0.05, 0.05 / 3, 0.025])
+
+    def test_intervals_say_what_the_tests_say(self):
+        rng = np.random.default_rng(0)
+        findings = [
+            rule.find(rng.normal(shift, 1, 8), "greater", 0.01)
+            for shift in (0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
+        ]
+        p = [min(found.p_for, found.p_against) for found in findings]
+        for found, is_clear, level in zip(findings, *rule.holm(p), strict=True):
+            low, high = rule.interval(found, level)
+            assert is_clear == (low > 0 or high < 0)
+
+
+CLAIM = """
+[[claim]]
+id = "c"
+source = "s"
+place = "p"
+statement = "t"
+kind = "order"
+metric = "accuracy"
+setting = ""
+printed = ""
+needs = ""
+"""
+PART = """
+[[claim.part]]
+study = "a.b"
+is = "greater"
+left = { scheme = "x" }
+right = { scheme = "y" }
+"""
+STUDY = '[study."a.b"]\nrounds = 4\ncore_hours = 1\n'
+NOISE = np.asarray([0.0, 0.001, -0.001, 0.002])
+
+
+def write_study(folder, schemes, rounds=(1, 2, 3, 4), name="a.b"):
+    """A kept study: final accuracies of every run by scheme, or whole curves."""
+    (folder / name).mkdir(parents=True)
+    lines = []
+    for scheme, runs in schemes.items():
+        for run, value in enumerate(runs):
+            curve = list(value) if np.ndim(value) else [float(value)] * len(rounds)
+            lines.append(
+                {"scheme": scheme, "setting": {}, "run": run, "round": list(rounds)}
+                | {"accuracy": curve}
+            )
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / name / "runs.jsonl").write_text(text)
+
+
+def verdict_of(folder, text):
+    (folder / "claims.toml").write_text(text)
+    (verdict,) = verdicts.judge_all(
+        ledger.load(folder / "claims.toml"), evidence.load(folder)
+    )
+    return verdict
+
+
+READINGS = (
+    '[[claim.reading]]\nname = "r"\n[[claim.reading]]\nname = "other"\nstudies = '
+)
+NOT_RUN = READINGS + '{ "a.b" = "a.c" }\n'
+OTHER = '[study."a.c"]\ncore_hours = 2\n'
+TWO = PART.replace(
+    'right = { scheme = "y" }', 'right = [{ scheme = "y" }, { scheme = "z" }]'
+)
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("x", "text", "expected"),
+        [
+            (0.9 + NOISE, STUDY + CLAIM + PART, "supported"),
+            (0.5 + NOISE, STUDY + CLAIM + PART, "contradicted"),
+            (0.7 + 20 * NOISE, STUDY + CLAIM + PART, "inconclusive"),
+            (0.9 + NOISE[:2], STUDY + CLAIM + PART, "under-run"),
+            (0.75 + NOISE, STUDY + CLAIM + TWO, "partly supported"),
+            (
+                0.9 + NOISE,
+                STUDY + CLAIM + 'left_out = "more"\n' + PART,
+                "partly supported",
+            ),
+            (0.9 + NOISE, STUDY + OTHER + CLAIM + NOT_RUN + PART, "partly supported"),
+            (0.5 + NOISE, STUDY + OTHER + CLAIM + NOT_RUN + PART, "inconclusive"),
+            (
+                0.9 + NOISE,
+                STUDY + 'other_data = "d"\n' + CLAIM + PART,
+                "partly supported",
+            ),
+            (0.5 + NOISE, STUDY + 'other_data = "d"\n' + CLAIM + PART, "inconclusive"),
+            (0.9 + NOISE, CLAIM + 'not_testable = "no data"\n', "not testable here"),
+            (0.9 + NOISE, CLAIM + 'not_run = "n"\ncore_hours = 3\n', "not run"),
+            (
+                0.9 + NOISE,
+                STUDY + OTHER + CLAIM + PART.replace("a.b", "a.c"),
+                "not run",
+            ),
+            (
+                0.9 + NOISE,
+                CLAIM + 'test = "t"\nshows = "contradicted"\n',
+                "contradicted",
+            ),
+        ],
+    )
+    def test_each_can_be_reached(self, tmp_path, x, text, expected):
+        flat = {"x": x, "y": 0.7 + 0 * x, "z": 0.8 + 0 * x}
+        write_study(tmp_path, flat)
+        assert verdict_of(tmp_path, text).name == expected
+
+    def test_parts_for_sizes_times_and_sides(self, tmp_path):
+        part = TWO + 'at = [1, "best"]\neach = { size = [10, 20, 30] }\n'
+        (tmp_path / "claims.toml").write_text(STUDY + CLAIM + part)
+        (claim,) = ledger.load(tmp_path / "claims.toml").claims
+        assert len(claim.parts) == 2 * 2 * 3
+        assert len({repr(part) for part in claim.parts}) == 12
+
+    def test_the_best_is_picked_on_the_other_runs(self, tmp_path):
+        """Run 2 is the luck of `b`; run 0 and 1 pick it, run 2 does not."""
+        write_study(
+            tmp_path, {"a": [0.5, 0.5, 0.5], "b": [0.4, 0.4, 0.9], "y": [0] * 3}
+        )
+        part = PART.replace('scheme = "x"', 'best_of = ["a", "b"]')
+        (tmp_path / "claims.toml").write_text(STUDY + CLAIM + part)
+        (claim,) = ledger.load(tmp_path / "claims.toml").claims
+        found = evidence.sample(evidence.load(tmp_path)["a.b"], claim.parts[0])
+        np.testing.assert_allclose(found.left, [0.4, 0.4, 0.5])
+
+    def test_sides_are_subtracted_and_divided(self, tmp_path):
+        write_study(tmp_path, {"x": [0.6, 0.8], "y": [0.3, 0.2]})
+        side = '{ scheme = "x", minus = { scheme = "y" } }'
+        ratio = '{ scheme = "x", ratio_to = { scheme = "y" } }'
+        part = PART.replace('{ scheme = "x" }', side).replace(
+            '{ scheme = "y" }\n', ratio
+        )
+        (tmp_path / "claims.toml").write_text(STUDY + CLAIM + part)
+        (claim,) = ledger.load(tmp_path / "claims.toml").claims
+        found = evidence.sample(evidence.load(tmp_path)["a.b"], claim.parts[0])
+        np.testing.assert_allclose(found.left, [0.3, 0.6])
+        np.testing.assert_allclose(found.right, [2, 4])
+
+    def test_costs_until_the_best(self, tmp_path):
+        write_study(
+            tmp_path, {"x": [[0.1, 0.4, 0.3]], "y": [[0.1, 0.2, 0.3]]}, (1, 2, 3)
+        )
+        (tmp_path / "claims.toml").write_text(
+            STUDY + CLAIM + PART + 'metric = "round"\nat = "best"\n'
+        )
+        (claim,) = ledger.load(tmp_path / "claims.toml").claims
+        found = evidence.sample(evidence.load(tmp_path)["a.b"], claim.parts[0])
+        assert (found.left, found.right) == (2, 3)
+
+    def test_trends_are_changes_over_the_range(self, tmp_path):
+        curves = [[0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.2, 0.4], [0.0, 0.2, 0.2, 0.35]]
+        write_study(tmp_path, {"x": curves})
+        part = '[[claim.part]]\nstudy = "a.b"\nis = "rises"\nleft = { scheme = "x" }\n'
+        part += 'over = "round"\nvalues = [1, 2, 3, 4]\n'
+        (tmp_path / "claims.toml").write_text(STUDY + CLAIM + part)
+        (claim,) = ledger.load(tmp_path / "claims.toml").claims
+        found = evidence.sample(evidence.load(tmp_path)["a.b"], claim.parts[0])
+        expected = [3 * np.polyfit(range(4), curve, 1)[0] for curve in curves]
+        np.testing.assert_allclose(found.left, expected)
+        assert verdict_of(tmp_path, STUDY + CLAIM + part).name == "supported"
+
+    @pytest.mark.parametrize(
+        ("rounds", "last", "data", "expected"),
+        [
+            (4, 0.5, 1, "supported"),  # the source's own budget
+            (4, 0.5, 0.5, "under-run"),  # with fewer examples it is not
+            (8, 0.5, 1, "under-run"),  # moves by .2 where .1 is seen
+            (8, 0.71, 1, "supported"),
+            (40, 0.72, 1, "under-run"),  # a tenth of the source's, and moves by .02
+            (40, 0.705, 1, "supported"),  # has levelled off
+        ],
+    )
+    def test_training(self, tmp_path, rounds, last, data, expected):
+        """Up to .7 at three quarters, then to `last`, .1 above the other scheme."""
+        shape = np.asarray([0.3, 0.6, 0.7, last])
+        both = {
+            name: [shape + low + noise for noise in NOISE * (low == 0)]
+            for name, low in (("x", 0.0), ("y", -0.1))
+        }
+        write_study(tmp_path, both)
+        study = STUDY.replace("= 4", f"= {rounds}") + f"data = {data}\n"
+        assert verdict_of(tmp_path, study + CLAIM + PART).name == expected
+
+    def test_one_evaluation_shows_no_movement(self):
+        group = {0: {"round": [4], "accuracy": [0.5]}}
+        assert training.movement(group, "accuracy", 4) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CLAIM.replace("order", "odd") + PART, "kind"),
+        (CLAIM, "one of part, test, not_testable, not_run"),
+        (CLAIM + 'not_run = "n"\n', "core_hours"),
+        (CLAIM + PART, "names a.b"),
+        (STUDY + CLAIM + PART.replace("greater", "better"), "needs is of greater"),
+        (STUDY + CLAIM + PART + "over = 3\n", "needs over with"),
+        (STUDY + CLAIM + PART + "ronds = 3\n", "has ronds, not one of"),
+        (STUDY + CLAIM + PART + 'at = "end"\n', "needs at to be"),
+        (
+            STUDY + CLAIM + PART.replace('{ scheme = "y" }', "{}"),
+            "one of scheme, best_of",
+        ),
+        (STUDY + CLAIM + PART + CLAIM + PART, "a name of its own"),
+        (CLAIM + 'test = "t"\n', "what the test shows"),
+        ("claim = 3 3", "in TOML"),
+    ],
+)
+def test_ledgers_that_cannot_be_used_are_refused(tmp_path, text, message):
+    (tmp_path / "claims.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        ledger.load(tmp_path / "claims.toml")
+
+
+def write_run(folder, flags, rows):
+    """A finished run folder."""
+    folder.mkdir()
+    text = "".join(f"--{name}={value}\n" for name, value in flags.items())
+    (folder / "run.flags").write_text(text)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines)
+    summary = {"experiment": "toy", "rows": [{"metric": "accuracy"}]}
+    summary["environment"] = {"jax": "1", "devices": 1}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def rows_of(scheme, runs):
+    return [
+        {"scheme": scheme, "setting": {"size": 3}, "run": run, "round": t}
+        | {"accuracy": 0.123456 + run + t / 10, "agent_accuracy": [t, run]}
+        for run in runs
+        for t in (1, 2)
+    ]
+
+
+FLAGS = {"seed": 0, "methods": "a", "num_runs": 2, "data_dir": "/x", "dataset": "toy"}
+
+
+class TestKeep:
+    def test_merges_parts(self, tmp_path):
+        first = write_run(tmp_path / "1", FLAGS, rows_of("a", [0, 1]))
+        more = {"num_runs": 1, "first_run": 2}
+        second = write_run(tmp_path / "2", FLAGS | more, rows_of("a", [2]))
+        third = write_run(
+            tmp_path / "3", FLAGS | {"methods": "b,a"}, rows_of("b", [0, 1])
+        )
+        folder = keeping.keep(
+            "toy.study", [first, second, third], tmp_path / "results", False
+        )
+        lines = [
+            json.loads(t) for t in (folder / "runs.jsonl").read_text().splitlines()
+        ]
+        assert [(line["scheme"], line["run"]) for line in lines] == [
+            ("a", 0),
+            ("a", 1),
+            ("a", 2),
+            ("b", 0),
+            ("b", 1),
+        ]
+        assert lines[1]["round"] == [1, 2]
+        assert lines[1]["accuracy"] == [1.2235, 1.3235]  # five digits
+        assert lines[1]["agent_accuracy"] == [2, 1]  # of the last evaluation
+        assert (folder / "run.flags").read_text().splitlines() == [
+            "--dataset=toy",
+            "--methods=a,b",
+            "--num_runs=3",
+            "--seed=0",
+        ]
+        row = json.loads((folder / "summary.json").read_text())["rows"][0]
+        assert (row["scheme"], row["runs"]) == ("a", 3)
+        assert row["median"] == pytest.approx(1.323456)
+
+    def test_refuses(self, tmp_path):
+        results = tmp_path / "results"
+        one = write_run(tmp_path / "1", FLAGS, rows_of("a", [0, 1]))
+        same = write_run(tmp_path / "2", FLAGS, rows_of("a", [1]))
+        other = write_run(tmp_path / "3", FLAGS | {"seed": 1}, rows_of("a", [5]))
+        with pytest.raises(InputError, match=r"Run 1 of a \(size=3\) is in .* leave"):
+            keeping.keep("toy.study", [one, same], results, False)
+        with pytest.raises(InputError, match="leave one of them out"):
+            keeping.keep("toy.study", [one, one], results, False)
+        with pytest.raises(InputError, match=r"differ in --seed \(0 and 1\)"):
+            keeping.keep("toy.study", [one, other], results, False)
+        with pytest.raises(InputError, match="a study of toy"):
+            keeping.keep("mnist.level", [one], results, False)
+        assert not results.exists()
+        keeping.keep("toy.study", [one], results, False)
+        with pytest.raises(InputError, match="--replace"):
+            keeping.keep("toy.study", [one], results, False)
+        keeping.keep("toy.study", [one], results, True)
+        (one / "summary.json").unlink()
+        with pytest.raises(InputError, match=r"has no summary\.json"):
+            keeping.keep("toy.study", [one], results, True)

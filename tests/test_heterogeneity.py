@@ -1,0 +1,73 @@
+"""The experiment that measures how different agents are: values, parts, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from figure_contents import assert_drawn
+
+from experiments.engine import run_folder
+from experiments.heterogeneity import study
+from p2pjax.evaluation import statistics
+
+ARGS = ("--dataset=digits,speakers", "--num_agents=10")
+
+
+def test_values_and_figure(run, capsys):
+    folder = run(*ARGS, "--num_runs=2", experiment="heterogeneity")
+    rows = json.loads((folder / "summary.json").read_text())["rows"]
+    assert {row["metric"] for row in rows} == {"jsd"}
+    assert {row["runs"] for row in rows} == {2}
+    found = {row["scheme"]: row["median"] for row in rows}
+    assert found["digits_iid"] < 0.1 < found["digits_practical"]
+    assert found["digits_practical"] < found["digits_pathological"]
+    assert 0 < found["speakers"] < 1
+    shown = (name.replace("_", " ") for name in found)
+    assert_drawn(folder, "divergence", "Jensen-Shannon divergence", *shown)
+    said = capsys.readouterr().out
+    assert f"digits_iid               {found['digits_iid']:.4f} (std" in said
+
+
+def test_every_population_has_all_agents(parse):
+    config = parse(*ARGS, experiment="heterogeneity")
+    counts = study.load(config)(0)
+    assert [*counts] == study.populations(config)
+    assert {len(own) for own in counts.values()} == {10}
+
+
+def test_a_measurement_is_the_mean_over_pairs(parse):
+    config = parse("--dataset=digits", "--num_agents=5", experiment="heterogeneity")
+    job = study.make_jobs(config)[1]
+    assert (job.scheme, job.run) == ("digits_pathological", 0)
+    matrix = study.divergences(study.load(config)(0)["digits_pathological"])
+    above = matrix[np.triu_indices(5, 1)]
+    assert job.measure() == {"jsd": pytest.approx(above.mean())}
+    assert above.std() > 0.01
+    mean = statistics.mean_jsd(study.load(config)(1)["digits_pathological"])
+    assert mean != job.measure()["jsd"]  # another split in another run
+
+
+def test_runs_in_parts_are_those_of_the_whole(run):
+    options = {"experiment": "heterogeneity"}
+    whole = run_folder.read(run(*ARGS, "--num_runs=2", workdir="whole", **options))
+    part = run_folder.read(run(*ARGS, "--first_run=1", workdir="part", **options))
+    assert part == [row for row in whole if row["run"] == 1]
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("--dataset=chats",), "got 'chats'"),
+        (("--dataset=mnist",), "Need --data_dir for --dataset=mnist"),
+        (("--dataset=digits", "--num_agents=7"), "divide 7 agents and 10 classes"),
+        (("--num_agents=1",), "need 2 or more, got 1"),
+        (("--num_words=0",), "need 1 or more, got 0"),
+    ],
+)
+def test_refusals(run, capsys, tmp_path, args, message):
+    with pytest.raises(SystemExit) as exit_info:
+        run(*args, workdir="refused", experiment="heterogeneity")
+    assert exit_info.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert not (tmp_path / "refused").exists()

@@ -1,0 +1,44 @@
+"""`python -m experiments`: every flagfile is listed with what it says of itself."""
+
+import subprocess
+import sys
+
+import experiment_modules
+import pytest
+
+from experiments import __main__ as overview
+from p2pjax.types import InputError
+
+
+def test_lists_all_experiments_and_flagfiles():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments"],
+        cwd=experiment_modules.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in experiment_modules.NAMES:
+        assert f"\n{name}: " in f"\n{done.stdout}"
+        for path in experiment_modules.flagfiles(name):
+            is_listed = (
+                f"  {path.relative_to(experiment_modules.ROOT)}  [" in done.stdout
+            )
+            assert is_listed != path.name.startswith("base")
+
+
+@pytest.mark.parametrize("name", experiment_modules.NAMES)
+def test_every_flagfile_says_its_size_and_time(name):
+    found = overview.flagfiles(name)
+    assert found[0].size == "quick"
+    for one in found:
+        assert one.sentence.endswith("."), one.path
+        assert one.time, one.path
+
+
+def test_refuses_what_is_no_experiment(tmp_path):
+    with pytest.raises(InputError, match=r"Need experiments among .*, got 'mnits'"):
+        overview.main(overview.Options(), ["mnits"])
+    (tmp_path / "x.flags").write_text("# Only a sentence.\n--seed=1\n")
+    with pytest.raises(InputError, match="Need a comment such as '# size: quick"):
+        overview.describe(tmp_path / "x.flags")
