@@ -99,10 +99,15 @@ def sample_users(
     train, test = [], []
     for user in np.sort(rng.choice(large, num_agents, replace=False)):
         own = rng.permutation(np.flatnonzero(examples.user == user))
-        num_test = min(max(1, round(len(own) * test_share)), len(own) - 1)
+        num_test = num_tested(len(own), test_share)
         test.append(own[:num_test])
         train.append(own[num_test:])
     return federated_data(examples, train, test)
+
+
+def num_tested(size: int, test_share: float) -> int:
+    """Of a user's examples, two or more, those for its test: one or more, not all."""
+    return min(max(1, round(size * test_share)), size - 1)
 
 
 def assign_random_users(

@@ -7,12 +7,12 @@ from p2pjax.datasets.loaders import digits, femnist, glyphs, har, mnist, vsn
 from p2pjax.datasets.stacking import Examples
 
 
-class Study(NamedTuple):
+class Dataset(NamedTuple):
     """One of the paper's data sets."""
 
     load: Callable[[str], Examples]  # of the public files
     embedded: Callable[[int, int, int], Examples]  # of (users, examples of each, seed)
-    printed: dict[str, tuple[float, float]]  # Table 2: mean and deviation over 5 splits
+    printed: dict[str, tuple[float, float]]  # Table 2: mean and stddev over 5 splits
     is_dealt: bool = False  # the data has no users: examples are dealt to agents
     is_permuted: bool = False  # every agent has an order of pixels of its own
 
@@ -22,8 +22,8 @@ def _digits(num_users: int, size: int, seed: int) -> Examples:
     return digits.load()
 
 
-STUDIES = {
-    "mnist": Study(
+DATASETS = {
+    "mnist": Dataset(
         mnist.load,
         _digits,
         {
@@ -34,7 +34,7 @@ STUDIES = {
         },
         is_dealt=True,
     ),
-    "femnist": Study(
+    "femnist": Dataset(
         femnist.load,
         lambda users, size, seed: glyphs.glyphs(users, size, seed=seed),
         {
@@ -44,7 +44,7 @@ STUDIES = {
             "virtual": (0.56, 0.01),
         },
     ),
-    "p_mnist": Study(
+    "p_mnist": Dataset(
         mnist.load,
         _digits,
         {
@@ -56,7 +56,7 @@ STUDIES = {
         is_dealt=True,
         is_permuted=True,
     ),
-    "vsn": Study(
+    "vsn": Dataset(
         vsn.load,
         vsn.synthetic,
         {
@@ -66,7 +66,7 @@ STUDIES = {
             "virtual": (0.960, 0.002),
         },
     ),
-    "har": Study(
+    "har": Dataset(
         har.load,
         har.synthetic,
         {

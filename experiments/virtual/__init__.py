@@ -1,0 +1,1 @@
+"""VIRTUAL against learning together, alone and by FedAvg."""

@@ -1,0 +1,130 @@
+"""The flags of `experiments.virtual`."""
+
+import dataclasses
+
+from experiments.engine.config import Common
+from experiments.engine.fields import (
+    DATA,
+    TRAINING,
+    choice,
+    integer,
+    names,
+    number,
+    switch,
+    text,
+)
+from experiments.virtual.paper import DATASETS
+from p2pjax.algorithms._virtual import ONCE, PAPER, RELEASE
+from p2pjax.tasks import bayesian
+
+METHODS = ("global", "local", "fedavg", "virtual", "virtual_sync")
+PRIOR_MODES = {
+    "once": ONCE,
+    "paper": PAPER,
+    "release": RELEASE,
+}
+OBJECTIVES = {
+    "expected": bayesian.expected,
+    "mean_probability": bayesian.of_mean_probability,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """Which methods are compared, how they learn, and on which clients."""
+
+    study: str = choice("vsn", list(DATASETS), "On which data.")
+    dataset: str | None = choice(
+        None,
+        ("embedded", "public", "npz"),
+        "What stands in for the study's data set without a download (the default), the "
+        "data set itself in --data_dir, or your own arrays x, y, user in the npz file "
+        "--data_dir.",
+        topic=DATA,
+    )
+    num_agents: int = integer(10, "Clients of the server.", at_least=1, topic=DATA)
+    size: int = integer(
+        300,
+        "Examples of a client, training and test, of studies that deal them out and of "
+        "embedded data; the fewest that a client may have elsewhere.",
+        at_least=2,
+        topic=DATA,
+    )
+    test_share: float = number(
+        0.25,
+        "Share of a client's examples for its test.",
+        above=0,
+        below=1,
+        topic=DATA,
+    )
+    methods: tuple[str, ...] = names(
+        METHODS,
+        "Methods; virtual takes clients in turn, virtual_sync all at once.",
+        among=METHODS,
+    )
+    network: str | None = text(
+        None,
+        "Layout of every client's network, as in 784=100=100=10; if not given, two "
+        "hidden layers of 100 between what the data needs.",
+    )
+    same_depth: bool = switch(
+        False, "Clients read the server's layer at the same height."
+    )
+    objective: str = choice(
+        "expected",
+        list(OBJECTIVES),
+        "Mean loss of the draws, or loss of their mean probability.",
+    )
+    prior_mode: str = choice(
+        "once",
+        list(PRIOR_MODES),
+        "How the prior of the shared weights is counted: once, in every factor as the "
+        "paper prints it, or as in the authors' code.",
+    )
+    damping: float | None = number(
+        None,
+        "Part of a new factor that replaces the old; 1 in turn and 1 / N at once if "
+        "not given.",
+        above=0,
+        at_most=1,
+        topic=TRAINING,
+    )
+    epochs: int = integer(
+        20,
+        "Passes of a client over its data in a refinement.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    num_samples: int = integer(
+        20, "Networks drawn per batch.", at_least=1, topic=TRAINING
+    )
+    num_test_samples: int = integer(
+        20, "Networks drawn to predict.", at_least=1, topic=TRAINING
+    )
+    dropout: float = number(
+        0.3,
+        "Rate of dropout before dense layers.",
+        at_least=0,
+        below=1,
+        topic=TRAINING,
+    )
+    flipout: bool = switch(
+        True,
+        "Perturb the examples of a batch with signs of their own.",
+        topic=TRAINING,
+    )
+    fedavg_rate: float = number(
+        0.1, "Learning rate of FedAvg.", above=0, topic=TRAINING
+    )
+    fedavg_share: float = number(
+        0.2,
+        "Of the clients, those in a round of FedAvg.",
+        above=0,
+        at_most=1,
+        topic=TRAINING,
+    )
+    score_before: bool = switch(
+        False,
+        "Also score the models of FedAvg before they are averaged.",
+        topic=TRAINING,
+    )

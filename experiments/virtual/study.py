@@ -1,0 +1,79 @@
+"""What `experiments.virtual` compares: methods on one of the paper's data sets."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from experiments.analysis import figures
+from experiments.engine.command import Experiment
+from experiments.engine.jobs import Job, jobs_of_runs, kept
+from experiments.virtual.config import Config
+from experiments.virtual.data import load_examples, make_data
+from experiments.virtual.methods import PROGRAMS
+from experiments.virtual.paper import DATASETS
+from p2pjax.datasets.stacking import Examples
+from p2pjax.partial import schemes
+from p2pjax.tasks.task import check_labels
+from p2pjax.types import InputError, Layout
+
+
+def network_layout(config: Config, examples: Examples) -> Layout:
+    """The network of every client, or of the only model."""
+    num_inputs = int(np.prod(examples.x.shape[1:]))
+    if config.network is None:
+        return (num_inputs, 100, 100, examples.num_classes)
+    network = schemes.network_layout(config.network)
+    if network[0] != num_inputs:
+        raise InputError(
+            f"Need a network of {num_inputs} inputs for these examples, got "
+            f"{config.network}."
+        )
+    check_labels(examples.y, network[-1])
+    return network
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of all methods."""
+    examples = load_examples(config)
+    shape = examples.x.shape[1:]
+    layers = network_layout(config, examples)[1:]
+    data = kept(config, partial(make_data, config, examples))
+    setting = {"study": config.study}
+    return [
+        job
+        for name in config.methods
+        for job in jobs_of_runs(
+            config, name, setting, PROGRAMS[name](config, layers, shape), data
+        )
+    ]
+
+
+def report(config: Config, folder: Path) -> None:
+    """Accuracy over time, and tables for a person."""
+    figures.accuracy_by_round(folder, "refinements of every client")
+    figures.print_summary(folder)
+    print_table(config, folder)
+
+
+def print_table(config: Config, folder: Path) -> None:
+    """Mean accuracy and stddev over runs.
+
+    On the paper's own data, those of its Table 2 are beside them; on a stand-in or on
+    data of one's own they would not mean anything.
+    """
+    is_papers = config.dataset == "public"
+    printed = DATASETS[config.study].printed if is_papers else {}
+    rows = json.loads((folder / "summary.json").read_text())["rows"]
+    heading = f"{'method':<14} {'accuracy, mean (std)':<22}"
+    print(f"{heading} paper" if is_papers else heading.rstrip())
+    for row in rows:
+        if row["metric"] == "accuracy":
+            own = f"{row['mean']:.4f} ({row['std']:.4f})"
+            paper = printed.get(row["scheme"])
+            shown = "" if paper is None else f"{paper[0]:.4f} ({paper[1]:.4f})"
+            print(f"{row['scheme']:<14} {own:<22} {shown}".rstrip())
+
+
+EXPERIMENT = Experiment("virtual", Config, make_jobs, report)
