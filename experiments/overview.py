@@ -7,22 +7,31 @@ of what its study varied, nothing shared, one model shared by all, and the best 
 other schemes, which the same runs choose, so that it is a little flattered.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
-from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import common, run_folder
-from experiments.run_folder import Row
+from experiments.engine import command, run_folder
+from experiments.engine.fields import RESULTS, text
+from experiments.engine.run_folder import Row
 from p2pjax.types import InputError
 
-_FIGURE = flags.DEFINE_string(
-    "figure", "overview.png", "Where it goes; the ending says in which format."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the overview."""
+
+    figure: str = text(
+        "overview.png",
+        "Where it goes; the ending says in which format.",
+        topic=RESULTS,
+    )
+
 
 # What a setting says about the scheme; the rest says which task it is.
 SCHEME_SETTINGS = ("level", "hidden", "warm_up")
@@ -127,8 +136,8 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
     figure.savefig(output, dpi=150)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Draws the figure for the work folders given."""
+def main(options: Options, arguments: Sequence[str]) -> None:
+    """Draws the figure of work folders."""
     if not arguments:
         raise InputError(
             "Need the work folder of at least one run, got none: "
@@ -140,9 +149,9 @@ def main(arguments: Sequence[str]) -> None:
             "Need runs with nothing shared, a part shared and everything shared, got "
             f"none in {', '.join(arguments)}."
         )
-    draw(found, Path(_FIGURE.value))
-    print(f"Figure is in {_FIGURE.value}")
+    draw(found, Path(options.figure))
+    print(f"Figure is in {options.figure}")
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: common.guarded(lambda: main(argv[1:])))
+    command.tool(Options, main)

@@ -608,10 +608,10 @@ def test_overview(run, tmp_path):
     with pytest.raises(InputError, match="has no summary.json"):
         overview.comparisons(tmp_path)
     with pytest.raises(InputError, match="at least one run, got none"):
-        overview.main([])
+        overview.main(overview.Options(), [])
     only = run(*TINY, "--levels=50", workdir="only")
     with pytest.raises(InputError, match="nothing shared, a part shared"):
-        overview.main([str(only)])
+        overview.main(overview.Options(), [str(only)])
 
 
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes

@@ -22,7 +22,8 @@ def pages(root: Path) -> dict[Path, str]:
     """What every RESULTS.md should say, by path."""
     studies = evidence.load(root / "results")
     found = {}
-    for path in sorted((root / "experiments").glob("*/RESULTS.md")):
+    for study_file in sorted((root / "experiments").glob("*/study.py")):
+        path = study_file.with_name("RESULTS.md")
         own = [
             s for name, s in studies.items() if name.split(".")[0] == path.parent.name
         ]
