@@ -1,31 +1,23 @@
-"""Figures in the paper's form, as PNG and SVG in the run folder.
-
-Medians over runs; bars from the 40th to the 60th percentile.
-"""
+"""Figures of run folders, as PNG and SVG: means over runs with 95% intervals."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.typing import ColorType
 
+from experiments.analysis.lines import (
+    color_of,
+    draw_lines,
+    grouped,
+    marker_of,
+    name_lines,
+    new_figure,
+)
 from experiments.engine import run_folder
 from experiments.engine.run_folder import Row
-from p2pjax.evaluation import statistics
 
-# In the order of the paper's lines: pale to dark, so that "more" reads as "darker".
-_RAMP = matplotlib.colormaps["viridis_r"]  # of few lines, such as levels
-_MANY: list[ColorType] = [
-    *map(matplotlib.colormaps["tab10"], range(10)),
-    "black",
-    "gold",
-]
-_FEW = 8
 MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
 
@@ -46,7 +38,7 @@ def accuracy_by_level(folder: Path) -> None:
         lines = grouped(rows, lambda row: row["round"])
         named = {f"{number} mini-batches": lines[number] for number in shown}
     figure, axes = new_figure("averaging level (%)")
-    draw_all(axes, named, lambda row: row["setting"]["level"])
+    draw_lines(axes, named, lambda row: row["setting"]["level"])
     save(figure, axes, folder, "accuracy_by_level")
 
 
@@ -58,38 +50,50 @@ def accuracy_by_hidden(folder: Path) -> None:
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (modified, same) in zip(every, panels.items(), strict=True):
         lines = grouped(same, lambda row: f"{row['round']} mini-batches")
-        draw_all(axes, lines, lambda row: row["setting"]["hidden"])
+        draw_lines(axes, lines, lambda row: row["setting"]["hidden"])
         axes.set_title(f"vector {modified} modified")
         axes.set_xlabel("global hidden cells")
         axes.grid(alpha=0.3)
     every[0].set_ylabel("accuracy, mean over agents")
-    save(figure, every[-1], folder, "accuracy_by_hidden")
+    save_with_legend(figure, every[-1], folder, "accuracy_by_hidden")
 
 
-def accuracy_by_round(folder: Path, label: str = "mini-batches") -> None:
-    """Accuracy against rounds, which are what `label` says, a line per scheme."""
-    lines = grouped(run_folder.read(folder), lambda row: row["scheme"])
+def accuracy_by_round(
+    folder: Path, label: str = "mini-batches", rows: list[Row] | None = None
+) -> None:
+    """Accuracy against rounds, which are what `label` says, a line per scheme.
+
+    Args:
+      folder: of the run.
+      label: of the axis.
+      rows: those that are drawn; all of the folder if not given.
+    """
+    lines = grouped(rows or run_folder.read(folder), lambda row: row["scheme"])
     figure, axes = new_figure(label)
-    draw_all(axes, lines, lambda row: row["round"])
+    draw_lines(axes, lines, lambda row: row["round"])
     save(figure, axes, folder, "accuracy_by_round")
 
 
-def accuracy_by_messages(folder: Path) -> None:
+def accuracy_by_messages(folder: Path, rows: list[Row] | None = None) -> None:
     """Accuracy against what it cost, means over runs; level lines where it is free.
 
     A level line is the best evaluation of a scheme that sends nothing. The points of a
     scheme are its evaluations, the large one its best.
+
+    Args:
+      folder: of the run.
+      rows: those that are drawn; all of the folder if not given.
     """
-    lines = grouped(run_folder.read(folder), lambda row: row["scheme"])
+    lines = grouped(rows or run_folder.read(folder), lambda row: row["scheme"])
     figure, axes = new_figure("messages sent by an agent")
-    for position, (name, rows) in enumerate(lines.items()):
-        color = color_of(position, len(lines))
+    for position, (name, same_scheme) in enumerate(lines.items()):
+        color = color_of(position, list(lines))
         means = {
             number: [
                 np.mean([row[metric] for row in same])
                 for metric in ("messages", "accuracy")
             ]
-            for number, same in grouped(rows, lambda row: row["round"]).items()
+            for number, same in grouped(same_scheme, lambda r: r["round"]).items()
         }
         messages, accuracy = np.array(list(means.values())).T
         best, label = accuracy.argmax(), name.replace("_", " ")
@@ -97,8 +101,11 @@ def accuracy_by_messages(folder: Path) -> None:
             axes.axhline(accuracy[best], color=color, linestyle="--", label=label)
             continue
         sends = messages > 0  # a logarithmic axis has no zero
-        axes.plot(messages[sends], accuracy[sends], "o-", c=color, ms=2.5, label=label)
-        axes.plot(messages[best], accuracy[best], "o", color=color, ms=8)
+        marker = marker_of(position)
+        axes.plot(
+            messages[sends], accuracy[sends], f"{marker}-", c=color, ms=3, label=label
+        )
+        axes.plot(messages[best], accuracy[best], marker, color=color, ms=8)
     axes.set_xscale("log")
     save(figure, axes, folder, "accuracy_by_messages")
 
@@ -121,14 +128,14 @@ def curves_by_round(
         for metric, axes in zip(names, grid[:, place], strict=True):
             known = [row for row in same if row[metric] is not None]
             lines = grouped(known, lambda row: _line_name(row, panel))
-            draw_all(axes, lines, lambda row: row["round"], metric)
+            draw_lines(axes, lines, lambda row: row["round"], metric)
             axes.set_ylabel(metric if place == 0 else "")
             axes.grid(alpha=0.3)
             if metric == "norm":
                 axes.set_yscale("log")
         grid[0, place].set_title(f"{panel} {value}" if panel else "")
         grid[-1, place].set_xlabel("rounds")
-    save(figure, grid[0, -1], folder, "curves_by_round")
+    save_with_legend(figure, grid[0, -1], folder, "curves_by_round")
 
 
 def _line_name(row: Row, panel: str | None) -> str:
@@ -144,7 +151,7 @@ def score_by_round(folder: Path, metric: str, label: str) -> None:
     )
     figure, axes = new_figure("network epochs")
     axes.set_ylabel(label)
-    draw_all(axes, lines, lambda row: row["round"], metric)
+    draw_lines(axes, lines, lambda row: row["round"], metric)
     save(figure, axes, folder, f"{metric}_by_round")
 
 
@@ -156,7 +163,7 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
     """
     lines = grouped(_final(run_folder.read(folder)), lambda row: row["scheme"])
     figure, axes = new_figure(label)
-    xs = draw_all(axes, lines, lambda row: row["setting"][setting])
+    xs = draw_lines(axes, lines, lambda row: row["setting"][setting])
     if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 16:
         axes.set_xscale("log", base=2)
         axes.set_xticks(xs)
@@ -168,13 +175,13 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
 def print_summary(folder: Path) -> None:
     """The table of final accuracies, for a person."""
     rows = json.loads((folder / "summary.json").read_text())["rows"]
-    print(f"{'scheme':<20} {'setting':<36} median accuracy (40-60 %)   runs")
+    print(f"{'scheme':<20} {'setting':<36} mean accuracy ± 95% interval   runs")
     for row in rows:
         if row["metric"] == "accuracy":
             setting = ", ".join(f"{k} {v}" for k, v in row["setting"].items())
-            spread = f"({row['p40']:.3f}-{row['p60']:.3f})"
+            spread = f"± {row['half_width']:.3f}" if row["runs"] > 1 else ""
             print(
-                f"{row['scheme']:<20} {setting:<36} {row['median']:.3f} {spread:<18} "
+                f"{row['scheme']:<20} {setting:<36} {row['mean']:.3f} {spread:<22} "
                 f"{row['runs']:>6}"
             )
     print(f"Results are in {folder}")
@@ -193,81 +200,13 @@ def _final(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["round"] == last]
 
 
-def grouped(rows: list[Row], key_of: Callable[[Row], Any]) -> dict[Any, list[Row]]:
-    """Rows by key, in the order in which the keys appear."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key_of(row), []).append(row)
-    return groups
-
-
-def draw_all(
-    axes: Axes,
-    lines: dict[str, list[Row]],
-    x_of: Callable[[Row], float],
-    metric: str = "accuracy",
-) -> list[float]:
-    """Draws a line per entry and returns all x."""
-    summaries = {
-        name: {
-            x: statistics.over_runs(np.asarray([row[metric] for row in same], float))
-            for x, same in sorted(grouped(rows, x_of).items())
-        }
-        for name, rows in lines.items()
-    }
-    varied = [points for points in summaries.values() if len(points) > 1]
-    xs = sorted({x for points in varied or summaries.values() for x in points})
-    for position, (name, points) in enumerate(summaries.items()):
-        if len(points) == 1:
-            (only,) = points.values()
-            points = dict.fromkeys(xs, only)
-        _draw(axes, points, name.replace("_", " "), position, len(summaries))
-    return xs
-
-
-def color_of(position: int, num_lines: int) -> ColorType:
-    """Shades of one ramp for few lines, colours that can be told apart for many."""
-    if num_lines <= _FEW:
-        return _RAMP((position + 1) / (num_lines + 1))
-    return _MANY[position % len(_MANY)]
-
-
-def new_figure(x_label: str) -> tuple[Figure, Axes]:
-    """Accuracy against what the label says, unless the axes are named otherwise."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(x_label)
-    axes.set_ylabel("accuracy, mean over agents")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _draw(
-    axes: Axes,
-    points: dict[float, dict[str, float]],
-    label: str,
-    position: int,
-    num_lines: int,
-) -> None:
-    x = list(points)
-    low, middle, high = (
-        np.asarray([point[name] for point in points.values()])
-        for name in ("p40", "median", "p60")
-    )
-    axes.errorbar(
-        x,
-        middle,
-        yerr=np.stack([middle - low, high - middle]),
-        label=label,
-        color=color_of(position, num_lines),
-        marker="o",
-        markersize=4,
-        capsize=2,
-    )
-
-
 def save(figure: Figure, axes: Axes, folder: Path, name: str) -> None:
+    """Writes a figure of one pair of axes, its lines named at their ends."""
+    name_lines(axes)
+    save_plain(figure, folder, name)
+
+
+def save_with_legend(figure: Figure, axes: Axes, folder: Path, name: str) -> None:
     """Writes a figure with the legend of its axes beside them."""
     axes.legend(
         frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from experiments.engine import run_folder
 from experiments.engine.run_folder import Row
 from experiments.engine.summary import Runs, by_scheme
+from p2pjax.evaluation import statistics
 
 COLUMNS = {"rounds": "round", "examples": "examples", "messages": "messages"}
 
@@ -63,6 +63,30 @@ def contenders(schemes: Sequence[Runs], budget: str, amount: float) -> list[Cont
         if all("valid_accuracy" in row for one in same for row in one.rows):
             same = [max(same, key=lambda one: one.mean("valid_accuracy"))]
         chosen += same
+    return chosen
+
+
+def chosen_rows(folder: Path, budget: str, amount: float | None) -> list[Row]:
+    """All evaluations of every method with its learning rate, for figures.
+
+    Where no rate is chosen, methods are named with theirs.
+
+    Args:
+      folder: of the run.
+      budget: rounds, examples, messages or bytes.
+      amount: of it, mean over agents; what the thriftiest method used if None.
+    """
+    rows = run_folder.read(folder)
+    schemes = by_scheme(rows)
+    found = contenders(schemes, budget, amount or equal_amount(schemes, budget))
+    kept = {(one.method, one.learning_rate) for one in found}
+    several = len(kept) > len({method for method, _ in kept})
+    chosen = []
+    for row in rows:
+        rate = row["setting"]["learning_rate"]
+        if (row["scheme"], rate) in kept:
+            name = f"{row['scheme']} {rate:g}" if several else row["scheme"]
+            chosen.append(row | {"scheme": name})
     return chosen
 
 
@@ -128,5 +152,4 @@ def _interval(values: Sequence[float]) -> str:
     mean = float(np.mean(values))
     if len(values) < 2:
         return f"{mean:.3f}"
-    width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return f"{mean:.3f} ± {width:.3f}"
+    return f"{mean:.3f} ± {statistics.mean_interval(np.asarray(values)):.3f}"

@@ -101,8 +101,9 @@ def _evaluation(config: Config, task: Task) -> Evaluate:
 
 def report(config: Config, folder: Path) -> None:
     """Table, figures and the page about them."""
-    figures.accuracy_by_round(folder, "rounds")
-    figures.accuracy_by_messages(folder)
+    rows = results.chosen_rows(folder, config.budget, config.budget_amount)
+    figures.accuracy_by_round(folder, "rounds", rows)
+    figures.accuracy_by_messages(folder, rows)
     table = results.table(folder, config.budget, config.budget_amount)
     (folder / "comparison.md").write_text(table)
     print(table)

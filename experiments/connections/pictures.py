@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.analysis import figures
+from experiments.analysis import figures, lines
 from experiments.connections.results import (
     Runs,
     at_best,
@@ -28,19 +28,19 @@ def draw(folder: Path) -> None:
 
 def _draw_pareto(folder: Path, runs_of: Mapping[str, Runs]) -> None:
     """Best accuracies against messages until then; the front is a line."""
-    figure, axes = figures.new_figure("messages sent by an agent until its run's best")
+    figure, axes = lines.new_figure("messages sent by an agent until its run's best")
     score, cost = np.array([at_best(runs) for runs in runs_of.values()]).T
     is_front = front(runs_of)
     order = np.argsort(cost[is_front])
     axes.plot(cost[is_front][order], score[is_front][order], "-", c="0.7", zorder=1)
     for position, name in enumerate(runs_of):
-        color = figures.color_of(position, len(runs_of))
+        color = lines.color_of(position, list(runs_of))
         marker = "D" if is_front[position] else "o"
         label = name.replace("_", " ")
         axes.plot(cost[position], score[position], marker, c=color, label=label)
     smallest = min(cost[cost > 0], default=1.0)
     axes.set_xscale("symlog", linthresh=smallest)
-    figures.save(figure, axes, folder, "pareto")
+    figures.save_with_legend(figure, axes, folder, "pareto")
 
 
 def _draw_shares(folder: Path) -> None:
@@ -52,10 +52,10 @@ def _draw_shares(folder: Path) -> None:
     ]
     if not rows:
         return
-    figure, axes = figures.new_figure("rounds")
+    figure, axes = lines.new_figure("rounds")
     axes.set_ylabel("in-cluster share of peers averaged with")
-    lines = figures.grouped(rows, lambda row: row["scheme"])
-    figures.draw_all(axes, lines, lambda row: row["round"], "share")
+    of_methods = lines.grouped(rows, lambda row: row["scheme"])
+    lines.draw_lines(axes, of_methods, lambda row: row["round"], "share")
     figures.save(figure, axes, folder, "in_cluster_by_round")
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from experiments.claims import evidence
 from experiments.claims.evidence import Group, Study
+from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 BEGIN = "<!-- computed by `python -m experiments.tables`; do not edit -->"
@@ -157,8 +157,7 @@ def _cell(group: Group, metric: str, at: int | None) -> str:
     mean = f"{np.mean(values):.3f}"
     if len(values) < 2:
         return mean
-    width = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-    return f"{mean} ± {width:.3f}"
+    return f"{mean} ± {statistics.mean_interval(np.asarray(values)):.3f}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -273,7 +273,10 @@ PERCENTILES = (20, 40, 60, 80)
 
 
 def over_runs(values: np.ndarray) -> dict[str, float]:
-    """Summary of one value per run; the paper's bars are the 40th and 60th percentile.
+    """Summary of one value per run.
+
+    `half_width` is that of the 95% interval of the mean; the bars of Bouchra Pilet et
+    al. are the 40th and 60th percentile.
 
     >>> over_runs(np.array([1.0, 2.0, 4.0]))["median"]
     2.0
@@ -286,4 +289,23 @@ def over_runs(values: np.ndarray) -> dict[str, float]:
         "mean": float(values.mean()),
         "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
         "runs": len(values),
+        "half_width": mean_interval(values),
     }
+
+
+def mean_interval(values: np.ndarray, level: float = 0.95) -> float:
+    """Half of the width of Student's interval of a mean; 0 of a single value.
+
+    >>> values = np.array([1.0, 2.0, 4.0])
+    >>> round(mean_interval(values), 3)
+    3.795
+
+    Args:
+      values: one of each run.
+      level: how often such an interval has the mean of all runs there could be.
+    """
+    from scipy import stats
+
+    if len(values) < 2:
+        return 0.0
+    return float(stats.t.ppf((1 + level) / 2, len(values) - 1) * stats.sem(values))
