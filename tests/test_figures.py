@@ -77,4 +77,4 @@ def test_names_do_not_overlap():
     places = sorted(text.get_position()[1] for text in axes.texts)
     assert len(places) == 9
     assert np.diff(places).min() >= lines._GAP - 1e-9
-    assert 0 <= places[0] and places[-1] <= 1
+    assert places[0] >= 0 and places[-1] <= 1

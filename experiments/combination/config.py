@@ -3,6 +3,7 @@
 import dataclasses
 
 from experiments.engine.config import Common
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import (
     DATA,
     RESULTS,
@@ -26,14 +27,12 @@ class Config(Common):
     """What is combined, and on which data."""
 
     study: str = choice("hospital", ("hospital", "digits"), "What is learned.")
-    dataset: str | None = choice(
-        None,
-        ("synthetic", "hospital", "digits", "mnist", "npz"),
-        "Of the study hospital: made-up patients (synthetic, the default) or the table "
-        "in --data_dir (hospital). Of the study digits: scikit-learn's small digits "
-        "(the default) or MNIST in --data_dir. Or your own arrays x, y, user in the "
-        "npz file --data_dir, of two classes for the study hospital.",
-        topic=DATA,
+    dataset: str | None = dataset_field(
+        ("synthetic", "hospital", "digits", "mnist"),
+        "Of the study hospital: made-up patients (synthetic, the default), or the "
+        "table in --data_dir (hospital); other data of two classes. Of the study "
+        "digits: scikit-learn's small digits (digits, the default), or MNIST in "
+        "--data_dir (mnist).",
     )
     splits: tuple[str, ...] = names(
         ("balanced", "unbalanced", "skewed"),

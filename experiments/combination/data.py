@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from experiments.combination.config import Config
-from experiments.engine.datasets import load_dataset
+from experiments.engine.datasets import FORMATS, is_format, load_dataset
 from experiments.engine.jobs import data_rng
 from p2pjax.datasets import label_skew, partition
-from p2pjax.datasets.loaders import digits, hospital, mnist, npz
+from p2pjax.datasets.loaders import digits, hospital, mnist
 from p2pjax.datasets.stacking import Examples, over_splits
 from p2pjax.types import FederatedData, InputError, Split
 
@@ -27,13 +27,13 @@ def load_examples(config: Config) -> Examples:
         embedded = digits.load
         name, note = "digits", "scikit-learn's small digits are used"
         own = {"mnist": mnist.load}
-    known = (name, *own, "npz")
-    if config.dataset is not None and config.dataset not in known:
+    known = (name, *own, *FORMATS)
+    dataset = config.dataset
+    if dataset is not None and dataset not in known and not is_format(dataset):
         raise InputError(
             f"Need --dataset={' or '.join(known)} for --study={config.study}, got "
             f"--dataset={config.dataset}."
         )
-    own["npz"] = npz.load
     return load_dataset(config, config.dataset, embedded, note, own)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 from experiments.connections.methods import METHODS, NOT_DEFAULT
 from experiments.connections.options import Options
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, names, number, switch
 
 IMAGE_STUDIES = ("rotation", "swap", "vehicles_animals", "pathological", "practical")
@@ -36,23 +37,12 @@ class Config(Options):
     gru_units: int = integer(
         100, "Size of the embedding, the GRU and the dense layer.", at_least=1
     )
-    dataset: str | None = choice(
-        None,
-        (
-            "digits",
-            "glyphs",
-            "cifar10",
-            "mnist",
-            "npz",
-            "speakers",
-            "shakespeare",
-            "reddit",
-        ),
-        "Small digits of scikit-learn (the default), generated handwriting, or images "
-        "in --data_dir, for npz your own arrays x, y and, for rotation and swap where "
-        "each user is to be an agent, user; for the study text, generated texts of "
-        "speakers (the default), or texts in --data_dir.",
-        topic=DATA,
+    dataset: str | None = dataset_field(
+        ("digits", "glyphs", "cifar10", "mnist", "speakers", "shakespeare", "reddit"),
+        "Small digits of scikit-learn (digits, the default), generated handwriting "
+        "(glyphs), or CIFAR-10 or MNIST in --data_dir; for the study text, generated "
+        "texts of speakers (the default), or those of Shakespeare's plays or Reddit in "
+        "--data_dir. Users of other data are agents for rotation and swap.",
     )
     num_agents: int = integer(40, "Agents of a run.", at_least=4, topic=DATA)
     train_size: int | None = integer(

@@ -6,13 +6,12 @@ from functools import partial
 import numpy as np
 
 from experiments.connections.config import Config
-from experiments.engine.datasets import load_dataset
+from experiments.engine.datasets import is_format, load_dataset
 from p2pjax.datasets.loaders import (
     cifar10,
     digits,
     glyphs,
     mnist,
-    npz,
     reddit,
     shakespeare,
     speakers,
@@ -27,12 +26,11 @@ GLYPHS_EACH = 200  # images per agent
 def load_examples(config: Config) -> Examples:
     """The images that the config names.
 
-    Those of an npz file may have users, who are then the agents. All others have one
-    user: they are dealt to the agents.
+    Those of a format that any data set may have can have users, who are then the
+    agents. All others have one user: they are dealt to the agents.
     """
     readers = {"cifar10": cifar10.load, "mnist": mnist.load}
-    own = {"npz": partial(npz.load, needs_user=False)}
-    _check_dataset(config, ["digits", "glyphs", *readers, *own])
+    _check_dataset(config, ["digits", "glyphs", *readers], takes_formats=True)
 
     def embedded() -> Examples:
         if config.dataset == "glyphs":
@@ -41,8 +39,8 @@ def load_examples(config: Config) -> Examples:
         return digits.load()
 
     note = "scikit-learn's small digits are used"
-    found = load_dataset(config, config.dataset, embedded, note, {**readers, **own})
-    if config.dataset in own:
+    found = load_dataset(config, config.dataset, embedded, note, readers)
+    if config.dataset is not None and is_format(config.dataset):
         return found
     return found._replace(user=np.zeros_like(found.y))
 
@@ -74,8 +72,13 @@ def load_documents(config: Config) -> Documents:
     return in_largest_groups(found, num_clusters)
 
 
-def _check_dataset(config: Config, possible: list[str]) -> None:
-    if config.dataset is not None and config.dataset not in possible:
+def _check_dataset(
+    config: Config, possible: list[str], takes_formats: bool = False
+) -> None:
+    dataset = config.dataset
+    if dataset is None or dataset in possible:
+        return
+    if not (takes_formats and is_format(dataset)):
         raise InputError(
             f"Need --dataset among {', '.join(possible)} for --study={config.study}, "
             f"got {config.dataset}."

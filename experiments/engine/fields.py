@@ -144,6 +144,29 @@ def text(default: str | None, help_text: str, *, topic: str = STUDY) -> Any:
     return _field(default, help_text, topic, str)
 
 
+def checked_text(
+    default: str | None,
+    help_text: str,
+    check: Callable[[str], None],
+    *,
+    topic: str = STUDY,
+) -> Any:
+    """Text that has to be of some form.
+
+    Args:
+      default: None where something else decides.
+      help_text: a sentence.
+      check: raises a ValueError for what is not taken.
+      topic: under which the help lists it.
+    """
+
+    def read(value: Any) -> str:
+        check(str(value))
+        return str(value)
+
+    return _field(default, help_text, topic, read)
+
+
 def choice(
     default: str | None, values: Sequence[str], help_text: str, *, topic: str = STUDY
 ) -> Any:

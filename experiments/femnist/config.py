@@ -3,6 +3,7 @@
 import dataclasses
 
 from experiments.averaging.config import AveragingConfig
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, integers, names, text
 from p2pjax.datasets.loaders import femnist
 
@@ -14,18 +15,16 @@ class Config(AveragingConfig):
     study: str = choice(
         "level", ("level", "scheme", "peers"), "What is compared; see above."
     )
-    dataset: str | None = choice(
-        None,
-        ("glyphs", "femnist", "npz"),
-        "Embedded procedural handwriting (the default), FEMNIST in --data_dir, or your "
-        "own arrays x, y, user in the npz file --data_dir.",
-        topic=DATA,
+    dataset: str | None = dataset_field(
+        ("glyphs", "femnist"),
+        "Embedded procedural handwriting (glyphs, the default), or FEMNIST in "
+        "--data_dir (femnist).",
     )
     variant: str = choice(
         "a",
         list(femnist.VARIANTS),
         "Classes: a all 62, m 47 with similar cases merged, d digits (ignored for "
-        "npz).",
+        "other data).",
         topic=DATA,
     )
     num_agents: int = integer(16, "Writers, one per agent.", at_least=1, topic=DATA)

@@ -15,7 +15,7 @@ from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
 from experiments.femnist.config import Config
 from p2pjax.datasets import partition
-from p2pjax.datasets.loaders import femnist, glyphs, npz
+from p2pjax.datasets.loaders import femnist, glyphs, needs
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
 from p2pjax.tasks import task
@@ -37,13 +37,10 @@ def load_examples(config: Config) -> Examples:
     def read(data_dir: str) -> Examples:
         return femnist.variant(femnist.load(data_dir), config.variant)
 
-    return load_dataset(
-        config,
-        config.dataset,
-        drawn,
-        "procedural handwriting (glyphs) is used",
-        {"femnist": read, "npz": npz.load},
-    )
+    note = "procedural handwriting (glyphs) is used"
+    found = load_dataset(config, config.dataset, drawn, note, {"femnist": read})
+    num_users = min(2, config.num_agents)
+    return needs.need_users(found, config.dataset or "glyphs", num_users)
 
 
 def make_data(config: Config, examples: Examples, run: int) -> FederatedData:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from experiments.averaging.config import AveragingConfig
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, integers, switch, text
 from p2pjax.types import InputError
 
@@ -45,12 +46,10 @@ class Config(AveragingConfig):
     """What is compared, and on which digits."""
 
     study: str = choice("level", list(STUDIES), "What is compared; see --values too.")
-    dataset: str | None = choice(
-        None,
-        ("digits", "mnist", "npz"),
-        "The 1797 small digits of scikit-learn (the default), MNIST in --data_dir, or "
-        "your own arrays x, y, user in the npz file --data_dir.",
-        topic=DATA,
+    dataset: str | None = dataset_field(
+        ("digits", "mnist"),
+        "The 1797 small digits of scikit-learn (digits, the default), or MNIST in "
+        "--data_dir (mnist).",
     )
     num_agents: int = integer(16, "Agents of a run.", at_least=1, topic=DATA)
     train_size: int = integer(

@@ -12,7 +12,7 @@ from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import data_rng, kept
 from experiments.mnist.config import Config
 from p2pjax.datasets import partition
-from p2pjax.datasets.loaders import digits, mnist, npz
+from p2pjax.datasets.loaders import digits, mnist
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData
 
@@ -34,7 +34,7 @@ def load_examples(config: Config) -> Examples:
         config.dataset,
         digits.load,
         "scikit-learn's small digits are used",
-        {"mnist": mnist.load, "npz": npz.load},
+        {"mnist": mnist.load},
     )
 
 

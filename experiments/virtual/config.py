@@ -3,6 +3,7 @@
 import dataclasses
 
 from experiments.engine.config import Common
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import (
     DATA,
     TRAINING,
@@ -34,13 +35,10 @@ class Config(Common):
     """Which methods are compared, how they learn, and on which clients."""
 
     study: str = choice("vsn", list(DATASETS), "On which data.")
-    dataset: str | None = choice(
-        None,
-        ("embedded", "public", "npz"),
-        "What stands in for the study's data set without a download (the default), the "
-        "data set itself in --data_dir, or your own arrays x, y, user in the npz file "
-        "--data_dir.",
-        topic=DATA,
+    dataset: str | None = dataset_field(
+        ("embedded", "public"),
+        "What stands in for the study's data set without a download (embedded, the "
+        "default), or the data set itself in --data_dir (public).",
     )
     num_agents: int = integer(10, "Clients of the server.", at_least=1, topic=DATA)
     size: int = integer(

@@ -7,7 +7,6 @@ from experiments.engine.jobs import data_rng
 from experiments.virtual.config import Config
 from experiments.virtual.paper import DATASETS
 from p2pjax.datasets import partition, stacking
-from p2pjax.datasets.loaders import npz
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData
 
@@ -24,7 +23,7 @@ def load_examples(config: Config) -> Examples:
         config.dataset,
         embedded,
         "a stand-in that needs no download is used",
-        {"public": own.load, "npz": npz.load},
+        {"public": own.load},
     )
 
 

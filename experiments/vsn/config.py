@@ -3,19 +3,18 @@
 import dataclasses
 
 from experiments.averaging.config import AveragingConfig
-from experiments.engine.fields import DATA, choice, integer, integers, switch, text
+from experiments.engine.datasets import dataset_field
+from experiments.engine.fields import DATA, integer, integers, switch, text
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(AveragingConfig):
     """What is compared, and on which sensors."""
 
-    dataset: str | None = choice(
-        None,
-        ("synthetic", "vsn", "npz"),
-        "Generated sensors (the default), the vehicle sensor network in --data_dir, or "
-        "your own arrays x, y, user in the npz file --data_dir.",
-        topic=DATA,
+    dataset: str | None = dataset_field(
+        ("synthetic", "vsn"),
+        "Generated sensors (synthetic, the default), or the vehicle sensor network in "
+        "--data_dir (vsn).",
     )
     num_agents: int = integer(16, "Sensors, one per agent.", at_least=1, topic=DATA)
     train_size: int = integer(

@@ -10,7 +10,7 @@ from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
 from experiments.vsn.config import Config
 from p2pjax.datasets import partition
-from p2pjax.datasets.loaders import npz, vsn
+from p2pjax.datasets.loaders import vsn
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
 from p2pjax.tasks import task
@@ -29,7 +29,7 @@ def load_examples(config: Config) -> Examples:
         config.dataset,
         drawn,
         "generated sensors are used",
-        {"vsn": vsn.load, "npz": npz.load},
+        {"vsn": vsn.load},
     )
 
 
