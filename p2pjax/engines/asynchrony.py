@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax import sharding
-from p2pjax.asynchronous import events, task_groups, wave_executor, waves
+from p2pjax.asynchronous import events, messages, task_groups, wave_executor, waves
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Traffic, Waves
@@ -97,7 +97,7 @@ def asynchronous(
         agents = init(key, data)
         mailbox = jax.tree.map(
             lambda leaf: jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype),
-            wave_executor.shared(agents.variables, local),
+            messages.shared(agents.variables, local),
         )
         return AsynchronousState(agents, mailbox, jnp.zeros(num_agents(data)))
 
@@ -146,16 +146,15 @@ def asynchronous(
         state: AsynchronousState,
         data: FederatedData,
     ) -> tuple[AsynchronousState, Info]:
-        del t
         if resolve_agent_loop(agent_loop, state.agents) == VMAP:
-            run = wave_executor.in_batches(on_wake, starts, local)
+            run = wave_executor.in_batches(on_wake, starts, local, channel)
         else:
-            run = wave_executor.in_place(on_wake, starts, local)
+            run = wave_executor.in_place(on_wake, starts, local, channel)
             if len(starts) == 1:
-                run = sharding.over_devices(run, num_common=2)
+                run = sharding.over_devices(run, num_common=3)
             else:
                 sharding.check_single_device("train agents of different tasks in place")
-        state = run(key, inputs.waves, state, data.train, data.valid)
+        state = run(key, t, inputs.waves, state, data.train, data.valid)
         trainings, sent, arrived, time, links = inputs.traffic
         size = _message_sizes(state.mailbox, starts, num_agents(data))
         sizes = jnp.asarray(data.train.size)

@@ -17,7 +17,7 @@ import optax
 
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.pipeline import make_exchange, send
 from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
@@ -169,9 +169,10 @@ def partial_rounds(
         key: Key, t: Array, inputs: PyTree, params: PyTree, reference: PyTree
     ) -> tuple[PyTree, PyTree]:
         used = requested(inputs, params, reference)
+        messages = send(exchange, key, t, params)
         arrived = arrivals(key, t, used)
         params = exchange.combine(
-            params,
+            messages,
             params,
             lambda owner: averaging.combine(used(owner), owner, arrived),
             arrived,
