@@ -34,6 +34,7 @@ class AsynchronousState(NamedTuple):
     agents: Agent  # leaves [N, ...], of one task [N_q, ...]
     mailbox: PyTree  # leaves [N, S, ...]: messages, each times what it counts
     loss: Array  # [N] of the last training
+    own: Array | tuple[()] = ()  # [N, G] what models count beside mail; () with delays
 
 
 # (key, agent, its training and its validation data, whether it merged some message
@@ -70,7 +71,7 @@ def in_place(
             def one_training(i: Array, state: AsynchronousState) -> AsynchronousState:
                 event = _take(mine[i], _per_event(wave))
                 at = place[mine[i]]
-                agents, mailbox, loss = state
+                agents, mailbox, loss, _ = state
                 agent, data, validation = _read((agents, train, valid), task, start, at)
                 mail = _read(mailbox, task, start, at, event.slot)
                 agent, last = _wake(
@@ -193,7 +194,7 @@ def in_batches(
             start = starts[task]
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
             at = jnp.where(is_event, wave.agent, no_agent)  # [E]
-            agents, mailbox, loss = state
+            agents, mailbox, loss, _ = state
             agent, data, validation = _read(
                 (agents, train, valid), task, start, wave.agent
             )
