@@ -121,7 +121,7 @@ ON_NETWORKS = {
     "combination": method(
         "combination",
         factors=pj.factors.exponential(),
-        num_epochs=2,
+        local_updates=pj.epochs(2),
         global_stopping=pj.GlobalStopping(1),
     ),
     "complete_training": method(

@@ -84,10 +84,34 @@ def sequentially(schedule, start, train, merge):
     return last
 
 
-def by_waves(packed, num_slots, start, train):
+def at_ends(schedule, num_epochs, start, train, merge):
+    """As `sequentially`: models with all that has arrived at the end of every epoch."""
+    ends = np.searchsorted(schedule.epoch, np.arange(num_epochs), side="right")
+    found = []
+    for end in ends.tolist():
+        until = schedule.after <= end
+        so_far = schedule._replace(
+            # Everybody wakes once more, to merge what has arrived.
+            agent=np.concatenate([schedule.agent[:end], np.arange(len(start))]),
+            receiver=schedule.receiver[until],
+            source=schedule.source[until],
+            after=schedule.after[until],
+        )
+
+        def train_or_wake(number, agent, model, end=end):
+            return train(number, agent, model) if number < end else model
+
+        found.append(sequentially(so_far, start, train_or_wake, merge))
+    return found
+
+
+def by_waves(packed, num_slots, start, train, mail=(), averaged=None):
     """Scalar models, wave by wave; the order within a wave is turned around."""
     models, mailbox = np.array(start), np.zeros((len(start) + 1, num_slots))
+    mailbox = mailbox.astype(models.dtype)
     for epoch, widths in enumerate(packed.width):
+        if mail:
+            mailbox[:-1] *= mail.decay[epoch]
         for wave in range((widths > 0).sum()):
             places = [
                 (epoch, wave, place)
@@ -105,6 +129,8 @@ def by_waves(packed, num_slots, start, train):
                     to = packed.receiver[at][k], packed.receiver_slot[at][k]
                     share = packed.coefficient[at][k, 0]
                     mailbox[to] += share * models[packed.agent[at]]
+        if mail:
+            averaged.append(mail.own[epoch, :, 0] * models + mailbox[:-1, 0])
     return models
 
 
@@ -115,7 +141,7 @@ def test_waves_equal_the_sequence_on_scalars(name, max_width):
     graph = random_receivers(rng, 12, 3, num_graphs=3)
     sizes = rng.integers(5, 20, 12)
     schedule = events.draw(rng, graph, sizes, 8, TIMINGS[name])
-    packed, num_slots = waves.pack(schedule, 12, 8, max_width=max_width)
+    packed, num_slots, _ = waves.pack(schedule, 12, 8, max_width=max_width)
     centre, start = rng.normal(size=12), rng.normal(size=12)
 
     def train(number, agent, x):
@@ -127,6 +153,78 @@ def test_waves_equal_the_sequence_on_scalars(name, max_width):
     assert packed.width.sum() == len(schedule.agent)
     assert max_width is None or packed.width.max() <= max_width
     assert ("delays" in name or name == "everything") == (num_slots > 1)
+
+
+def halved(mine, theirs):
+    return (mine + theirs) / 2
+
+
+ABSENT = Timing(absences=(Absence(0, 0.5, 2.5), Absence(3, 1.0)), loss_probability=0.3)
+AT_ONCE = {
+    name: timing for name, timing in TIMINGS.items() if not timing.mean_delay
+} | {"absences": ABSENT}
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+@pytest.mark.parametrize("max_width", [None, 3])
+def test_mailboxes_are_up_to_date_at_the_ends_of_epochs(name, max_width):
+    rng = np.random.default_rng(1)
+    graph = random_receivers(rng, 12, 3, num_graphs=3)
+    sizes = rng.integers(5, 20, 12)
+    schedule = events.draw(rng, graph, sizes, 8, AT_ONCE[name])
+    plain, *_ = waves.pack(schedule, 12, 8, max_width=max_width)
+    packed, num_slots, mail = waves.pack(
+        schedule, 12, 8, max_width=max_width, at_once=True
+    )
+    assert num_slots == 1
+    assert (packed.coefficient > 0).sum() > (plain.coefficient > 0).sum()
+    centre, start = rng.normal(size=12), rng.normal(size=12)
+
+    def train(number, agent, x):
+        return (x + centre[agent]) / 2 + np.sin(3 * x + number)
+
+    averaged = []
+    found = by_waves(packed, num_slots, start, train, mail, averaged)
+    expected = sequentially(schedule, start, train, halved)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    expected = at_ends(schedule, 8, start, train, halved)
+    np.testing.assert_allclose(averaged, expected, rtol=0, atol=1e-12)
+    assert (np.array(averaged)[-1] != found).any()
+
+
+def test_mail_of_a_long_sleep_in_single_precision():
+    """Hundreds of messages, whose coefficients are far below what 32 bits can hold."""
+    num_epochs = 60
+    rng = np.random.default_rng(0)
+    graph = topology.receivers(generators.complete(6))
+    graph = Topology(graph.neighbor[None], graph.mask[None])
+    timing = Timing(poisson=True, speed=np.array([0.002, 1, 1, 1, 1, 1]))
+    schedule = events.draw(rng, graph, np.ones(6, int), num_epochs, timing)
+    packed, num_slots, mail = waves.pack(schedule, 6, num_epochs, at_once=True)
+    wakes = np.flatnonzero(schedule.agent == 0)
+    asleep = [
+        ((schedule.receiver == 0) & (schedule.after > a) & (schedule.after <= b)).sum()
+        for a, b in zip(wakes, [*wakes[1:], len(schedule.agent)], strict=True)
+    ]
+    assert max(asleep) > 160  # 2^-149 is the smallest number
+    start = rng.normal(size=6)
+    averaged = []
+    by_waves(
+        packed,
+        num_slots,
+        start.astype(np.float32),
+        lambda number, agent, x: x + np.float32(agent + 1) / np.float32(1 + number),
+        mail,
+        averaged,
+    )
+    expected = at_ends(
+        schedule,
+        num_epochs,
+        start,
+        lambda number, agent, x: x + (agent + 1) / (1 + number),
+        halved,
+    )
+    np.testing.assert_allclose(averaged, expected, rtol=1e-5, atol=1e-5)
 
 
 @given(seed=st.integers(0, 1000), num_agents=st.integers(4, 9), poisson=st.booleans())
@@ -163,7 +261,7 @@ def test_wave_widths_and_messages_of_sparse_graphs():
         graph = random_receivers(rng, num_agents, 3)
         sizes = np.full(num_agents, 10)
         schedule = events.draw(rng, graph, sizes, num_epochs)
-        packed, num_slots = waves.pack(schedule, num_agents, num_epochs)
+        packed, num_slots, _ = waves.pack(schedule, num_agents, num_epochs)
         width = packed.width[1:].sum() / (packed.width[1:] > 0).sum()
         assert low < width < high
         assert num_slots == 1
@@ -302,6 +400,82 @@ def test_the_thesis_example(monkeypatch):
     assert seen[1] == [0.25, 4.28125, 7.75]
     assert seen[2] == [1.1328125, 4.28125, 7.75]
     assert messages == 5
+
+
+@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@pytest.mark.parametrize("loss", [0.0, 0.4])
+def test_averaged_models_equal_the_oracle(agent_loop, loss):
+    """P2P-BN at the end of every round, with and without lost messages."""
+    num_rounds, centres = 7, np.array([0, 4, 10, -3, 7, 1.0])
+    graph = topology.unstack(random_receivers(np.random.default_rng(1), 6, 2))[0]
+    timing = Timing(loss_probability=loss)
+    method = p2p_bn(
+        quadratic(),
+        gradient_descent(quadratic(), optax.sgd(0.3)),
+        graph,
+        batch_size=1,
+        fine_tuning=False,
+        timing=timing,
+        agent_loop=agent_loop,
+    )
+    world = toy_world(centres)
+    inputs = method.plan(np.random.default_rng(5), world, num_rounds)
+    to = topology.receivers(graph)
+    to = Topology(*(np.stack([leaf] * num_rounds) for leaf in to))
+    schedule = events.draw(
+        np.random.default_rng(5), to, np.ones(6, int), num_rounds, timing
+    )
+    expected = at_ends(
+        schedule,
+        num_rounds,
+        [1.0] * 6,
+        lambda number, agent, x: x + 0.3 * (centres[agent] - x),
+        halved,
+    )
+    state = method.init(jax.random.key(0), world)
+    start = method.models(state)
+    np.testing.assert_array_equal(start.averaged.params["x"], start.trained.params["x"])
+    step = jax.jit(method.round)
+    for t in range(num_rounds):
+        now = jax.tree.map(lambda leaf: leaf[t], inputs)  # noqa: B023
+        state, _ = step(jax.random.key(t), jnp.int32(t), now, state, world)
+        models = method.models(state)
+        found = np.asarray(models.averaged.params["x"])
+        np.testing.assert_allclose(found, expected[t], rtol=1e-5, atol=1e-5)
+        assert models.reported is models.trained
+        assert t == 0 or (abs(found - models.trained.params["x"]) > 1e-2).any()
+
+
+def test_with_delays_there_are_no_averaged_models():
+    """What is still on its way is in the same mailboxes."""
+    graph = generators.ring(4)
+    learner = gradient_descent(quadratic(), optax.sgd(0.3))
+    build = dict(batch_size=1, fine_tuning=False, timing=Timing(mean_delay=0.5))
+    method = p2p_bn(quadratic(), learner, graph, **build)
+    models = method.models(method.init(jax.random.key(0), toy_world(range(4))))
+    assert models.averaged is None
+    assert models.reported is models.trained
+
+
+def test_scores_before_and_after_merging():
+    world = toy_world([0.0, 4, 10, -3])
+    method = p2p_bn(
+        quadratic(),
+        gradient_descent(quadratic(), optax.sgd(0.3)),
+        generators.ring(4),
+        batch_size=1,
+        fine_tuning=False,
+    )
+    *_, last = simulate(jax.random.key(0), method, world, 3)
+    models = method.models(last.state)
+    for name, some in (
+        ("accuracy", models.trained),
+        ("accuracy_before", models.trained),
+        ("accuracy_after", models.averaged),
+    ):
+        error = np.square(some.params["x"] - world.test.examples["c"][:, 0])
+        np.testing.assert_allclose(last.metrics[name], -error, rtol=1e-5)
+    assert (last.metrics["accuracy"] != last.metrics["accuracy_after"]).any()
 
 
 def test_momentum_grows_as_published():

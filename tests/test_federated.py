@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2pjax.algorithms._combination import combination
 from p2pjax.algorithms._ditto import ditto
 from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._fedcurv_neighbors import fedcurv_neighbors
@@ -37,7 +38,7 @@ from p2pjax.training import curvature
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.early_stopping import LocalStopping, for_epochs, until_converged
 from p2pjax.training.learner import StepContext, gradient_descent, proximal
-from p2pjax.training.local_updates import epochs
+from p2pjax.training.local_updates import epochs, steps
 from p2pjax.types import FederatedData, InputError, Ratio, Variables
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
@@ -892,6 +893,10 @@ FISHER = curvature.fisher(TASK)
             "patience=0 and max_epochs=500",
         ),
         (lambda: for_epochs(LEARNER, 0, batch_size=1), "got num_epochs=0"),
+        (
+            lambda: combination(TASK, LEARNER, batch_size=1, local_updates=steps(3)),
+            r"got 3 local steps: use epochs\(e\)",
+        ),
         (
             lambda: combined_rounds(TASK, None, None, stop=GlobalStopping()),
             "patience=5 and no factors",

@@ -6,11 +6,12 @@ import numpy as np
 import optax
 import pytest
 from lowering import assert_lowers
-from test_events import sequentially
+from test_events import at_ends, sequentially
 
 from p2pjax import sharding
 from p2pjax.algorithms._multi_task import multi_task
 from p2pjax.asynchronous import events, task_groups, waves
+from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.task_groups import PerTask
 from p2pjax.asynchronous.wave_executor import Agent
 from p2pjax.datasets import label_sets
@@ -151,7 +152,7 @@ def test_the_host_knows_who_is_frozen():
     to = topology.receivers(graph)
     to = Topology(to.neighbor[None], to.mask[None])
     schedule = events.draw(rng, to, np.full(20, 5), 6)
-    packed, _ = waves.pack(
+    packed, *_ = waves.pack(
         schedule,
         20,
         6,
@@ -283,14 +284,16 @@ def one_agent(tree, groups, agent):
     )
 
 
-def in_sequence(groups, world, graph, method, num_rounds, freezes, batch_size=4):
+def in_sequence(
+    groups, world, graph, method, num_rounds, freezes, batch_size=4, timing=Timing()
+):
     """One agent after the other, as the protocol is written, in plain Python."""
     num_agents = groups[-1].stop
     task = task_groups.task_of_agents([g.start for g in groups], num_agents)
     to = topology.receivers(graph)
     to = Topology(*(np.stack([leaf] * num_rounds) for leaf in to))
     schedule = events.draw(
-        np.random.default_rng(5), to, np.asarray(world.train.size), num_rounds
+        np.random.default_rng(5), to, np.asarray(world.train.size), num_rounds, timing
     )
     state = method.init(jax.random.key(0), world)
     start = [
@@ -333,26 +336,43 @@ def in_sequence(groups, world, graph, method, num_rounds, freezes, batch_size=4)
         return receiver, model, is_frozen or (freezes and not is_same)
 
     last = sequentially(schedule, start, train, merge)
-    return [model for _, model, _ in last], num_frozen
+    averaged = at_ends(schedule, num_rounds, start, train, merge)[-1]
+    return *([model for _, model, _ in some] for some in (last, averaged)), num_frozen
 
 
 @pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
 @pytest.mark.parametrize("freezes", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("loss", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
-def test_waves_equal_the_oracle_with_two_tasks(agent_loop, freezes):
+def test_waves_equal_the_oracle_with_two_tasks(agent_loop, freezes, loss):
     """Double precision, Adam, 6 network epochs; weights and moments."""
+    timing = Timing(loss_probability=loss)
     with jax.enable_x64(True):
         groups, world, graph, method = linear_case(
-            jnp.float64, encoder_freeze=freezes, agent_loop=agent_loop
+            jnp.float64, encoder_freeze=freezes, agent_loop=agent_loop, timing=timing
         )
         inputs = method.plan(np.random.default_rng(5), world, 6)
         state, _ = run_rounds(method, world, inputs, 6)
-        expected, num_frozen = in_sequence(groups, world, graph, method, 6, freezes)
+        expected, averaged, num_frozen = in_sequence(
+            groups, world, graph, method, 6, freezes, timing=timing
+        )
         assert (num_frozen > 5) == freezes
         for agent, one in enumerate(expected):
             mine = one_agent(state.agents, groups, agent)
             for found, wanted in zip(*map(jax.tree.leaves, (mine, one)), strict=True):
                 np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+        # And what they would have after merging what has arrived.
+        models, differs = method.models(state), False
+        for agent, one in enumerate(averaged):
+            mine = one_agent(models.averaged, groups, agent)
+            for found, wanted in zip(
+                *map(jax.tree.leaves, (mine, one.variables)), strict=True
+            ):
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+            trained = one_agent(models.trained, groups, agent)
+            kernels = [m.params["encoder"]["kernel"] for m in (mine, trained)]
+            differs |= bool(abs(np.subtract(*kernels)).max() > 1e-2)
+        assert differs
 
 
 @pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
@@ -479,6 +499,16 @@ def test_simulation_scores_every_agent_on_its_own_task():
         expected = float(total / weight)
         assert last.metrics["score"][agent] == pytest.approx(expected, 1e-5)
         assert last.metrics[name][agent] == pytest.approx(expected, 1e-5)
+    merged = method.models(last.state).averaged
+    for agent in (0, 3, 4, 7):
+        variables, test = one_agent((merged, world.test), groups, agent)
+        batch = samplers.whole_set(test.examples, test.size)
+        total, weight = groups[agent // SIZE].task.evaluate(variables, batch)["loss"]
+        expected = float(total / weight)
+        assert last.metrics["score_after"][agent] == pytest.approx(expected, 1e-5)
+    before = last.metrics["score_before"]
+    np.testing.assert_array_equal(before, last.metrics["score"])
+    assert (before != last.metrics["score_after"]).any()
     assert "accuracy" not in last.metrics  # no task has one
 
 

@@ -29,6 +29,7 @@ from p2pjax.tasks._classification import classification
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.training.learner import gradient_descent, per_sample
+from p2pjax.training.local_updates import epochs, steps
 from p2pjax.types import FederatedData, InputError, Models, Split, Variables
 
 # Four agents, a global and a semi-local model that depends on it, one narrower agent.
@@ -578,6 +579,68 @@ def test_what_is_made_inside_of_a_trace_is_not_kept():
     kernels = (s.variables.params["layer_1"]["kernel"] for s in (start, state))
     has_moved = np.not_equal(*map(np.asarray, kernels)).any((1, 2))
     np.testing.assert_array_equal(has_moved, scale > 0)
+
+
+class TestLocalEpochs:
+    def build(self, updates, **options):
+        task = classification(mlp.MLP((4, 3)), (6,), losses.squared_error)
+        learner = per_sample(gradient_descent(task, optax.sgd(0.5)))
+        return partial_averaging(
+            task, learner, level(0.5), batch_size=5, local_updates=updates, **options
+        )
+
+    @pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE])
+    @pytest.mark.parametrize("options", [{}, {"score_before": True}])
+    def test_they_are_steps_where_all_have_as_many_examples(self, agent_loop, options):
+        """12 examples are 3 mini-batches of 5, so 2 epochs are 6 steps."""
+        world = random_world(np.random.default_rng(0), 4, 6, 3)
+        results, infos = [], []
+        for updates, num_rounds in ((epochs(2), 2), (steps(6), 12)):
+            method = self.build(updates, agent_loop=agent_loop, **options)
+            state = method.init(jax.random.key(0), world)
+            state, info = run_rounds(method, state, world, num_rounds)
+            results.append(method.models(state))
+            infos.append(info)
+        leaves = list(zip(*map(jax.tree.leaves, results), strict=True))
+        assert len(leaves) >= 8
+        for one, other in leaves:
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+        of_epochs, of_steps = infos
+        np.testing.assert_array_equal(of_epochs.sent, of_steps.sent)
+        assert of_epochs.steps.tolist() == [6] * 4
+        assert of_epochs.examples.tolist() == [30] * 4
+
+    def test_agents_with_more_examples_take_more_mini_batches(self):
+        """Against a plain loop: nothing is shared, so each network is its own."""
+        sizes = np.array([12, 4, 5, 11], np.int32)
+        world = random_world(np.random.default_rng(0), 4, 6, 3)
+        world = world._replace(train=world.train._replace(size=sizes))
+        task = classification(mlp.MLP((4, 3)), (6,), losses.squared_error)
+        learner = per_sample(gradient_descent(task, optax.sgd(0.5)))
+        method = partial_averaging(
+            task, learner, level(0.0), batch_size=5, local_updates=epochs(1)
+        )
+        state = method.init(jax.random.key(0), world)
+        expected = unstacked(state.variables.params)
+        state, info = run_rounds(method, state, world, 2)
+        num_steps = -(-sizes // 5)
+        assert info.steps.tolist() == num_steps.tolist() == [3, 1, 1, 3]
+        for agent, size in enumerate(sizes):
+            for step in range(2 * num_steps[agent]):
+                window = (step * 5 + np.arange(5)) % size
+                expected[agent] = reference.train_per_sample(
+                    expected[agent],
+                    world.train.examples["x"][agent, window].astype(float),
+                    world.train.examples["y"][agent, window],
+                    0.5,
+                )
+        found = unstacked(state.variables.params)
+        assert_networks_close(found, expected, rtol=1e-5, atol=1e-5)
+
+    def test_a_round_says_what_it_is(self):
+        is_epochs = self.build(epochs(2)).round_is
+        assert is_epochs == "2 local epochs of each agent and one averaging"
+        assert "one averaging after 3 local steps" in self.build(steps(3)).round_is
 
 
 def test_stacked_is_inverted_by_unstacked():

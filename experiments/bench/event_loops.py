@@ -138,7 +138,7 @@ def wave_width(
 ) -> Callable[[], float]:
     """Trainings per wave, which is what several devices can share."""
     world = _world(network, num_agents, num_examples)
-    packed, _ = waves.pack(_schedule(num_agents, world), num_agents, NUM_EPOCHS)
+    packed, *_ = waves.pack(_schedule(num_agents, world), num_agents, NUM_EPOCHS)
     width = waves.mean_width(packed)
     return lambda: width
 

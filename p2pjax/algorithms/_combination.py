@@ -13,7 +13,8 @@ from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.early_stopping import for_epochs
 from p2pjax.training.learner import Learner, as_learner
-from p2pjax.types import Algorithm
+from p2pjax.training.local_updates import LocalUpdates, epochs
+from p2pjax.types import Algorithm, InputError
 
 
 def combination(
@@ -22,7 +23,7 @@ def combination(
     *,
     batch_size: int,
     factors: Factors | None = sums.mean,
-    num_epochs: int = 1,
+    local_updates: LocalUpdates = epochs(1),
     global_stopping: GlobalStopping | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
@@ -34,7 +35,7 @@ def combination(
       batch_size: B.
       factors: how much a host counts, of its relative size, such as `factors.mean`,
         `factors.additive()` or `factors.exponential()`; None never combines.
-      num_epochs: passes of each host over its data in a round.
+      local_updates: of each host in a round, `epochs(e)`.
       global_stopping: when the coordinator stops, by held-out loss; None goes on.
       agent_loop: see `agent_loop.map_agents`.
 
@@ -48,9 +49,17 @@ def combination(
       >>> method.round_is
       "1 local epoch of each host, then the coordinator's sum"
     """
+    if not local_updates.num_epochs:
+        raise InputError(
+            "Combination counts passes of hosts over their data, as complete training "
+            f"does, got {local_updates.described}: use epochs(e)."
+        )
     learner = as_learner(task, optimizer)
     training = for_epochs(
-        learner, num_epochs, batch_size=batch_size, agent_loop=agent_loop
+        learner,
+        local_updates.num_epochs,
+        batch_size=batch_size,
+        agent_loop=agent_loop,
     )
     return combined_rounds(
         task, training, factors, stop=global_stopping, agent_loop=agent_loop

@@ -28,7 +28,9 @@ def complete_training(
 ) -> Algorithm:
     """Local training until the held-out loss stops falling, then a sum of all models.
 
-    A. Ioste, M. Finger. Needs validation data of each host.
+    A. Ioste, M. Finger. Needs validation data of each host. How long a host trains in a
+    round is decided by its held-out loss, so there are no `local_updates`; those of
+    `combination` have a fixed number of epochs.
 
     Args:
       task: what each host learns.

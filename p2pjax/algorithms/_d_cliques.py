@@ -17,7 +17,7 @@ import optax
 from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.stepwise import GossipInputs, GossipState, gossip
 from p2pjax.exchange import owner_classes, shared
-from p2pjax.exchange.pipeline import Members, make_exchange
+from p2pjax.exchange.pipeline import Members, make_exchange, send
 from p2pjax.exchange.shared import Local
 from p2pjax.graphs import mixing_matrices
 from p2pjax.selection.d_cliques import clique_graph
@@ -175,7 +175,8 @@ def mean_gradient_steps(
                 (), (keys, variables, agents)
             )
             exchange = make_exchange(_plan(gradient, clique, local))
-            mean = exchange.combine(gradient, gradient, lambda owner: Members(), None)
+            sent = send(exchange, key, step, gradient)
+            mean = exchange.combine(sent, gradient, lambda owner: Members(), None)
             (params, opt_state), _ = map_agents(descend, agent_loop)(
                 (variables.params, opt_state), mean
             )

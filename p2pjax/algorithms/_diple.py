@@ -19,7 +19,7 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.engines.pulling import fetch_info
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.pipeline import make_exchange, send
 from p2pjax.exchange.shared import Local, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
@@ -156,8 +156,9 @@ def diple(
         )
         if permitted is None:
             permitted = tables.all_others(len(sizes))
-        view = view_fn(permitted, variables, state.variables.params, data)
         exchange = make_exchange(sharing_plan(variables, local), channel)
+        messages = send(exchange, key, t, shared.shared_leaves(variables))
+        view = view_fn(permitted, variables, state.variables.params, data, messages)
         ones = jnp.ones((len(sizes), len(sizes)), bool)
         arrivals: Array | None = None  # [N, N] how often what is asked for arrives
         if channel.loss_probability:
@@ -189,13 +190,14 @@ def diple(
             keys = jax.random.split(jax.random.fold_in(key_steps, number))
             (variables, opt_state), best, arrivals = carry
             variables, opt_state = one_step(keys[0], 2 * number, (variables, opt_state))
-            message, heard = shared.shared_leaves(variables), peers
+            own, heard = shared.shared_leaves(variables), peers
+            messages = send(exchange, keys[0], t, own)
             if arrivals is not None:
                 arrived = exchange.arrive(jax.random.fold_in(keys[0], 1), t, ones)
                 arrivals += arrived.astype(jnp.int32)
                 ids = jnp.asarray(peers.ids)
                 heard = lost_to_self(peers, jnp.take_along_axis(arrived, ids, 1))
-            mixed = exchange.combine(message, message, lambda owner: heard, None)
+            mixed = exchange.combine(messages, own, lambda owner: heard, None)
             variables = shared.with_shared_leaves(variables, mixed)
             best = _better(best, _Best(variables, own_loss(variables)))
             variables, opt_state = one_step(

@@ -17,8 +17,8 @@ import optax
 from p2pjax.engines.assembly import assemble
 from p2pjax.engines.curvature_penalty import (
     FedCurvState,
+    communicate,
     initial_state,
-    mix_models,
     penalised_training,
     trained_and_averaged,
     where,
@@ -125,7 +125,9 @@ def fedcurv(
         state, loss, work = train(key, t, trains, state, data, mixing.sum_of_others)
         trained = shared.shared_leaves(state.variables)
         weight = jnp.where(counts, data.train.size, 0).astype(jnp.float32)
-        state = mix_models(state, exchange, lambda owner: Members(weight))
+        state = communicate(
+            key, t, state, trains, lambda owner: Members(weight), local, channel
+        )
         if channel.loss_probability:  # of what did not arrive the server knows nothing
             kept = where_shared(plan, shared.shared_leaves(before.variables), trained)
             mean = shared.shared_leaves(state.variables)
@@ -136,6 +138,7 @@ def fedcurv(
                 state.opt_state,
                 keep(counts, state.sent, before.sent),
                 keep(counts, state.curvature, before.curvature),
+                keep(counts, state.received, before.received),
             )
         parts_up, parts_down = (2, 3) if penalty_weight else (1, 1)
         size = message_size(plan)
@@ -146,7 +149,7 @@ def fedcurv(
 
     return assemble(
         task,
-        initial_state(task, learner),
+        initial_state(task, learner, penalty_weight, local, channel),
         plan_fn,
         round_fn,
         trained_and_averaged(report_trained),

@@ -11,8 +11,8 @@ import optax
 from p2pjax.engines.assembly import assemble
 from p2pjax.engines.curvature_penalty import (
     FedCurvState,
+    communicate,
     initial_state,
-    mix_models,
     penalised_training,
     trained_and_averaged,
 )
@@ -128,7 +128,9 @@ def fedcurv_neighbors(
         all_agents = jnp.ones(num_agents(data), bool)
         neighbors = mixing.sum_of_neighbors(heard)
         state, loss, work = train(key, t, all_agents, state, data, neighbors)
-        state = mix_models(state, exchange, lambda owner: peers)
+        state = communicate(
+            key, t, state, all_agents, lambda owner: peers, local, channel
+        )
         used = now.mask.astype(jnp.float32)
         arrived = heard.mask.astype(jnp.float32)
         sent = jnp.zeros_like(loss).at[now.neighbor].add(used)
@@ -145,7 +147,7 @@ def fedcurv_neighbors(
 
     return assemble(
         task,
-        initial_state(task, learner),
+        initial_state(task, learner, penalty_weight, local, channel),
         plan_fn,
         round_fn,
         trained_and_averaged(report_trained),

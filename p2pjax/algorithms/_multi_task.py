@@ -71,7 +71,9 @@ def multi_task(
     """Agents with different tasks share an encoder (Sajina et al. 2024).
 
     A round is a network epoch of wake-up events. All agents start with the same
-    encoder.
+    encoder. Models are reported after their last training; scores after averaging are
+    those with all messages merged that have arrived by the end of the round, and there
+    are none with delays.
 
     Args:
       groups: who has which task (`task_groups.groups`); parameters are the dicts

@@ -70,6 +70,9 @@ def p2p_bn(
 
     https://doi.org/10.1016/j.eswa.2022.119159. Fine-tuning needs validation data and a
     network with normalisation layers. A round is a network epoch of wake-up events.
+    Models are reported after their last training; scores after averaging are those with
+    all messages merged that have arrived by the end of the round, and there are none
+    with delays.
 
     Args:
       task: what each agent learns.

@@ -20,7 +20,7 @@ from p2pjax.partial.sharing import compile_scheme, layout_of
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner
-from p2pjax.training.local_updates import LocalUpdates, steps
+from p2pjax.training.local_updates import LocalUpdates, steps, steps_of
 from p2pjax.training.samplers import cyclic_window
 from p2pjax.types import (
     Algorithm,
@@ -58,8 +58,10 @@ def partial_averaging(
 ) -> Algorithm:
     """Average partial models among those that share them (Bouchra Pilet et al. 2021).
 
-    https://hal.science/hal-02373338. A round is one mini-batch of each agent and, when
-    it is time, one averaging; agents take consecutive examples of their data. The
+    https://hal.science/hal-02373338. With local steps a round is one mini-batch of each
+    agent and, when it is time, one averaging. With local epochs it is these epochs of
+    each agent, as many mini-batches as it takes to see all of its examples, and one
+    averaging. Agents take consecutive examples of their data, wrapping around. The
     paper's mini-batch is a step per example: pass `per_sample(gradient_descent(task,
     optimizer))` as the optimizer.
 
@@ -75,7 +77,7 @@ def partial_averaging(
       averaging: how the members of a model average, or a function of the number of
         agents that makes it: `partial.server`, `partial.random_pairs`, or
         `partial.metropolis_gossip`.
-      local_updates: between two averagings, `steps(k)`.
+      local_updates: between two averagings, `steps(k)` or `epochs(e)`.
       drift_threshold: dynamic averaging, see `partial_rounds`.
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
@@ -93,11 +95,6 @@ def partial_averaging(
       >>> method.round_is
       'one mini-batch of each agent, and one averaging after 1 local step'
     """
-    if local_updates.num_epochs:
-        raise InputError(
-            "Partial averaging counts mini-batches between averagings, got local "
-            "epochs: use steps(k), with k the mini-batches of an epoch."
-        )
     wiring = task.wiring if wiring is None else wiring
     if wiring is None:
         raise InputError(
@@ -106,6 +103,9 @@ def partial_averaging(
             "which leaf."
         )
     known = wiring
+
+    def num_steps(sizes: Array) -> Array:
+        return steps_of(local_updates, sizes, batch_size)
 
     @functools.cache
     def method(size: int) -> Algorithm:
@@ -121,7 +121,8 @@ def partial_averaging(
             cyclic_window(batch_size),
             compile_scheme(found, known, task),
             average,
-            average_every=local_updates.num_steps,
+            average_every=local_updates.num_steps or 1,
+            num_steps=num_steps if local_updates.num_epochs else None,
             drift_threshold=drift_threshold,
             shared_init=shared_init,
             update_scale=update_scale,
@@ -153,6 +154,8 @@ def partial_averaging(
         round_fn,
         models_fn,
         before_and_after(task, agent_loop),
-        "one mini-batch of each agent, and one averaging after "
+        f"{local_updates.described} of each agent and one averaging"
+        if local_updates.num_epochs
+        else "one mini-batch of each agent, and one averaging after "
         f"{local_updates.described}",
     )

@@ -20,7 +20,7 @@ import optax
 
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import mixing, owner_classes
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.pipeline import Exchange, make_exchange, send
 from p2pjax.nn import gaussian
 from p2pjax.nn.gaussian import Coordinates, Gaussian, Natural
 from p2pjax.tasks import bayesian
@@ -158,7 +158,6 @@ def virtual(
     def round_fn(
         key: Key, t: Array, is_refined: Array, state: VirtualState, data: FederatedData
     ) -> tuple[VirtualState, Info]:
-        del t
         size = num_agents(data)
         step = damping or (1 / size if synchronous else 1.0)
         prior = gaussian.centered(prior_stddev, state.server.mean)  # [1, ...]
@@ -217,6 +216,10 @@ def virtual(
                 target,
             ),
         )
+        exchange = _exchange(factors)
+        if exchange.changes_messages:  # the server has factors as they reach it
+            sent = send(exchange, key, t, factors)
+            factors = jax.vmap(_where)(is_refined, sent, factors)
         everything = _sum_of_factors(factors, jnp.ones((size, size)))
         everything = jax.tree.map(lambda leaf: leaf[:1], everything)
         if prior_mode.in_product:
@@ -265,12 +268,15 @@ def _sum_of_factors(factors: Natural, matrix: Array) -> Natural:
 
     Summed anew, and not by dividing one factor out of all: nothing cancels.
     """
-    one_agent = jax.eval_shape(lambda f: jax.tree.map(lambda x: x[0], f), factors)
-    plan = owner_classes.whole_model(matrix.shape[0], one_agent)
-    exchange = make_exchange(plan)
-    return exchange.combine(
+    return _exchange(factors).combine(
         factors, factors, lambda owner: mixing.by_matrix(matrix), None
     )
+
+
+def _exchange(factors: Natural) -> Exchange:
+    size = jax.tree.leaves(factors)[0].shape[0]
+    one_agent = jax.eval_shape(lambda f: jax.tree.map(lambda x: x[0], f), factors)
+    return make_exchange(owner_classes.whole_model(size, one_agent))
 
 
 def _times(factors: Natural, prior: Gaussian) -> Natural:

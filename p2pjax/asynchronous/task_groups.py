@@ -15,6 +15,7 @@ one of a single task, so single-task methods need to know nothing of this.
 every leaf together with the number of its first agent.
 """
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -144,6 +145,33 @@ def in_task(
         return PerTask(tuple(parts))
 
     return jax.tree.map(convert, tree, new, is_leaf=_is_per_task)
+
+
+def over_groups(
+    fn: Callable[..., Array], starts: Sequence[int], tree: PyTree, *others: PyTree
+) -> PyTree:
+    """Changes all leaves of a tree of all tasks.
+
+    Args:
+      fn: `(group, number of its first agent, leaf, *others) -> leaf`, with the group
+        `COMMON` or `OWN`.
+      starts: first agent of every task.
+      tree: of all tasks.
+      *others: trees like it.
+    """
+
+    def convert(node: PyTree, *more: PyTree) -> PyTree:
+        if not isinstance(node, PerTask):
+            return fn(COMMON, 0, node, *more)
+        parts = zip(starts, node.parts, *(other.parts for other in more), strict=True)
+        return PerTask(
+            tuple(
+                jax.tree.map(functools.partial(fn, OWN, start), part, *same)
+                for start, part, *same in parts
+            )
+        )
+
+    return jax.tree.map(convert, tree, *others, is_leaf=_is_per_task)
 
 
 def leaf_groups(tree: PyTree, number: int) -> PyTree:

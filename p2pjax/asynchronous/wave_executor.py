@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax import sharding
+from p2pjax.asynchronous.messages import posted, shared, with_shared
 from p2pjax.asynchronous.task_groups import in_task, leaf_groups, of_task
 from p2pjax.asynchronous.waves import Waves
-from p2pjax.exchange import owner_classes
-from p2pjax.exchange.shared import shared_leaves, with_shared_leaves
-from p2pjax.types import LOCAL, Array, Key, PyTree, Split, Variables
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.types import Array, Key, PyTree, Split, Variables
 
 
 class Agent(NamedTuple):
@@ -34,6 +34,7 @@ class AsynchronousState(NamedTuple):
     agents: Agent  # leaves [N, ...], of one task [N_q, ...]
     mailbox: PyTree  # leaves [N, S, ...]: messages, each times what it counts
     loss: Array  # [N] of the last training
+    own: Array | tuple[()] = ()  # [N, G] what models count beside mail; () with delays
 
 
 # (key, agent, its training and its validation data, whether it merged some message
@@ -42,12 +43,16 @@ WakeFn = Callable[[Key, Agent, Split, Split, Array], tuple[Agent, Array]]
 
 
 def in_place(
-    on_wake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
+    on_wake: Sequence[WakeFn],
+    starts: Sequence[int],
+    local: tuple[str, ...],
+    channel: Channel = PERFECT,
 ) -> Callable[..., AsynchronousState]:
     """One training after the other; every device takes those of its own agents."""
 
     def run(
         key: Key,
+        t: Array,
         tables: tuple[Waves, ...],
         state: AsynchronousState,
         train: Split,
@@ -66,7 +71,7 @@ def in_place(
             def one_training(i: Array, state: AsynchronousState) -> AsynchronousState:
                 event = _take(mine[i], _per_event(wave))
                 at = place[mine[i]]
-                agents, mailbox, loss = state
+                agents, mailbox, loss, _ = state
                 agent, data, validation = _read((agents, train, valid), task, start, at)
                 mail = _read(mailbox, task, start, at, event.slot)
                 agent, last = _wake(
@@ -114,7 +119,8 @@ def in_place(
                 at = jnp.clip(place[i], 0, num_own - 1)
                 sender = _read(state.agents.variables, task, start, at)
                 message = sharding.broadcast_from_owner(
-                    shared(sender, local), jnp.asarray(is_mine[i])
+                    posted(key, t, wave.training[i], sender, local, channel),
+                    jnp.asarray(is_mine[i]),
                 )
                 to = wave.receiver[i] - first  # [K]
                 is_mine_too = (to >= 0) & (to < num_own)
@@ -165,12 +171,16 @@ def _is_mine(wave: Waves, place: Array, num_own: int) -> Array:
 
 
 def in_batches(
-    on_wake: Sequence[WakeFn], starts: Sequence[int], local: tuple[str, ...]
+    on_wake: Sequence[WakeFn],
+    starts: Sequence[int],
+    local: tuple[str, ...],
+    channel: Channel = PERFECT,
 ) -> Callable[..., AsynchronousState]:
     """All trainings of a wave at once, a batch per task; unused places do not count."""
 
     def run(
         key: Key,
+        t: Array,
         tables: tuple[Waves, ...],
         state: AsynchronousState,
         train: Split,
@@ -184,7 +194,7 @@ def in_batches(
             start = starts[task]
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
             at = jnp.where(is_event, wave.agent, no_agent)  # [E]
-            agents, mailbox, loss = state
+            agents, mailbox, loss, _ = state
             agent, data, validation = _read(
                 (agents, train, valid), task, start, wave.agent
             )
@@ -215,7 +225,9 @@ def in_batches(
                 mail,
             )
             loss = jnp.asarray(loss).at[at].set(last.astype(loss.dtype), mode="drop")
-            message = shared(agent.variables, local)  # leaves [E, ...]
+            message = jax.vmap(
+                lambda number, sender: posted(key, t, number, sender, local, channel)
+            )(wave.training, agent.variables)  # leaves [E, ...]
             return AsynchronousState(agents, mailbox, loss), message
 
         def post(task: int, wave: Waves, message: PyTree, mailbox: PyTree) -> PyTree:
@@ -310,31 +322,9 @@ def _wake(
         shared(agent.variables, local),
         mail,
     )
-    agent = agent._replace(variables=_with_shared(agent.variables, merged))
+    agent = agent._replace(variables=with_shared(agent.variables, merged))
     key = jax.random.fold_in(key, event.training)
     return on_wake(key, agent, data, validation, event.is_partial)
-
-
-def shared(variables: Variables, local: tuple[str, ...]) -> PyTree:
-    """What travels; None in place of the leaves that do not."""
-    message = shared_leaves(variables)
-    leaves, structure = jax.tree.flatten(message)
-    plan = owner_classes.whole_model(1, message, local)
-    for owner_class in plan.classes:
-        if owner_class.owner[0] == LOCAL:
-            for block in owner_class.blocks:
-                leaves[block.leaf] = None
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _with_shared(variables: Variables, new: PyTree) -> Variables:
-    message = jax.tree.map(
-        lambda new, old: old if new is None else new,
-        new,
-        shared_leaves(variables),
-        is_leaf=lambda leaf: leaf is None,
-    )
-    return with_shared_leaves(variables, message)
 
 
 def _take(at: Array, tree: PyTree) -> PyTree:

@@ -5,6 +5,11 @@ since. Trainings that do not need each other form a wave. Merging halves what wa
 (x <- (x + message) / 2), so what an agent has when it wakes is a known combination of
 its own model and the messages; each message is added to the receiver's mailbox, times
 its coefficient, in any order. All of it is numpy, on the host.
+
+Where messages arrive at once, mailboxes are up to date at the end of every network
+epoch: what is in them is what an agent would merge if it woke then. Messages of later
+epochs halve it when their epoch begins (`Mail.decay`), so nothing is ever divided by a
+coefficient, however long an agent sleeps.
 """
 
 from collections import defaultdict
@@ -38,6 +43,16 @@ class Waves(NamedTuple):
     coefficient: np.ndarray  # [R, W, E, K, G] what it counts there
 
 
+class Mail(NamedTuple):
+    """What mailboxes hold at the ends of all network epochs R, one mailbox per agent.
+
+    An agent that merged at the end of an epoch would have `own * model + mailbox`.
+    """
+
+    decay: np.ndarray  # [R, N, G] what of the epoch before is left in this one
+    own: np.ndarray  # [R, N, G] what the own model counts at the end
+
+
 class Traffic(NamedTuple):
     """What is reported of every network epoch."""
 
@@ -56,7 +71,8 @@ def pack(
     num_groups: int = 1,
     merges: Merges | None = None,
     max_width: int | None = None,
-) -> tuple[Waves, int]:
+    at_once: bool = False,
+) -> tuple[Waves, int, Mail | tuple[()]]:
     """Packs a schedule into waves.
 
     Args:
@@ -66,36 +82,50 @@ def pack(
       num_groups: G.
       merges: which groups a receiver merges from a sender; all if not given.
       max_width: trainings of the widest wave; no limit if not given.
+      at_once: whether messages arrive without delay. Then mailboxes are up to date at
+        the end of every epoch; else what is on its way is in them too.
 
     Returns:
-      The waves, and how many mailboxes an agent needs at most.
+      The waves, how many mailboxes an agent needs at most, and what is in them at the
+      ends of epochs; () if not `at_once`.
     """
     num_trainings = len(schedule.agent)
-    consumer = _consumers(schedule)  # [A], num_trainings: none
+    drawn = schedule
+    if at_once:  # all agents wake once more when all is over, to empty their mailboxes
+        schedule = _with_last_wakes(schedule, num_agents, num_epochs)
+    num_wakes = len(schedule.agent)
+    consumer = _consumers(schedule)  # [A], num_wakes: none
     mail: dict[int, list[int]] = defaultdict(list)  # consumer -> arrivals, in order
     posts: dict[int, list[int]] = defaultdict(list)  # training -> arrivals it causes
     for arrival, training in enumerate(consumer):
-        if training < num_trainings:
+        if training < num_wakes:
             mail[training].append(arrival)
             posts[int(schedule.source[arrival])].append(arrival)
     wave = _places(schedule, consumer, mail, posts, max_width)
     slot = _slots(schedule, mail, wave)
-    own = np.ones((num_trainings, num_groups))
+    own = np.ones((num_wakes, num_groups))
     coefficient = np.zeros((len(consumer), num_groups))
     merged_groups = _merged_groups(schedule, num_groups, merges)  # [A, G]
-    is_partial = np.zeros(num_trainings, bool)
+    is_partial = np.zeros(num_wakes, bool)
+    told = Mail(*np.ones((2, num_epochs, num_agents, num_groups), np.float32))
     for training, arrivals in mail.items():
-        is_partial[training] = not merged_groups[arrivals].all()
-        for group in range(num_groups):
-            merged = [a for a in arrivals if merged_groups[a, group]]
-            own[training, group] = 0.5 ** len(merged)
-            for place, arrival in enumerate(reversed(merged), start=1):
-                coefficient[arrival, group] = 0.5**place
+        if not arrivals:
+            continue
+        merged = merged_groups[arrivals]  # [m, G]
+        is_partial[training] = not merged.all()
+        number = np.cumsum(merged, axis=0)
+        own[training] = 0.5 ** number[-1]
+        until = number[-1:]  # messages that a coefficient knows of
+        if at_once:
+            epochs = schedule.epoch[schedule.source[arrivals]]
+            until = number[np.searchsorted(epochs, epochs, side="right") - 1]
+            _tell(told, schedule, training, epochs, number)
+        coefficient[arrivals] = np.where(merged, 0.5 ** (until - number + 1), 0)
     waves = _tables(
-        schedule,
+        drawn,
         num_agents,
         num_epochs,
-        wave,
+        wave[:num_trainings],
         posts,
         consumer,
         slot,
@@ -104,7 +134,40 @@ def pack(
         own,
         coefficient,
     )
-    return waves, 1 + max(slot.values(), default=0)
+    return waves, 1 + max(slot.values(), default=0), told if at_once else ()
+
+
+def _with_last_wakes(schedule: Schedule, num_agents: int, num_epochs: int) -> Schedule:
+    """All agents wake in an epoch after the last, which is never run."""
+    last = np.full(num_agents, num_epochs)
+    return schedule._replace(
+        agent=np.concatenate([schedule.agent, np.arange(num_agents)]),
+        epoch=np.concatenate([schedule.epoch, last]),
+    )
+
+
+def _tell(
+    told: Mail, schedule: Schedule, wake: int, epochs: np.ndarray, number: np.ndarray
+) -> None:
+    """Writes what becomes of the mail of one wake-up until then.
+
+    Args:
+      told: written to.
+      schedule: with wake-ups at the end.
+      wake: that merges the mail.
+      epochs: `[m]` of its messages, increasing.
+      number: `[m, G]` messages up to each one that are merged.
+    """
+    agent, end = schedule.agent[wake], schedule.epoch[wake]
+    before = np.zeros_like(number[0])
+    for epoch in range(epochs[0], min(end + 1, len(told.own))):
+        arrived = np.searchsorted(epochs, epoch, side="right")
+        now = number[arrived - 1]
+        if epoch > epochs[0]:
+            told.decay[epoch, agent] = 0.5 ** (now - before)
+        if epoch < end:
+            told.own[epoch, agent] = 0.5**now
+        before = now
 
 
 def by_task(waves: Waves, starts: Sequence[int]) -> tuple[Waves, ...]:

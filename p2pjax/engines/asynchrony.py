@@ -4,6 +4,11 @@ A method says how ONE agent trains when it is awake; who wakes, who receives and
 which order is drawn on the host (`events`), packed into waves (`waves`) and run on the
 device (`wave_executor`). A round is a network epoch. The numbers are those of the
 protocol, one agent after the other.
+
+Reported are models after their last training. Where messages arrive at once there are
+also averaged ones: what each agent would have if it merged all that has arrived by the
+end of the round. With delays a mailbox also holds what is still on its way, and cannot
+be taken apart, so then there are none.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax import sharding
-from p2pjax.asynchronous import events, task_groups, wave_executor, waves
+from p2pjax.asynchronous import events, messages, task_groups, wave_executor, waves
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
-from p2pjax.asynchronous.waves import Traffic, Waves
+from p2pjax.asynchronous.waves import Mail, Traffic, Waves
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.graphs import topology
 from p2pjax.graphs.conversion import GraphLike, as_topology
@@ -38,12 +43,15 @@ from p2pjax.types import (
     num_agents,
 )
 
+NUM_GROUPS = 2  # of leaves: those that all tasks have, and those of one
+
 
 class Inputs(NamedTuple):
     """One round's events."""
 
     waves: tuple[Waves, ...]  # of every task
     traffic: Traffic
+    mail: Mail | tuple[()]  # () with delays
 
 
 def asynchronous(
@@ -92,14 +100,17 @@ def asynchronous(
     check_rewiring(graph, rewire_every)
     timing = _with_channel(timing, channel)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
+    at_once = not timing.mean_delay
 
     def init_fn(key: Key, data: FederatedData) -> AsynchronousState:
         agents = init(key, data)
         mailbox = jax.tree.map(
             lambda leaf: jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype),
-            wave_executor.shared(agents.variables, local),
+            messages.shared(agents.variables, local),
         )
-        return AsynchronousState(agents, mailbox, jnp.zeros(num_agents(data)))
+        size = num_agents(data)
+        own = jnp.ones((size, NUM_GROUPS), jnp.float32) if at_once else ()
+        return AsynchronousState(agents, mailbox, jnp.zeros(size), own)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
@@ -115,13 +126,14 @@ def asynchronous(
             rng, to, sizes, num_rounds, timing, work=_examples(sizes)
         )
         task = task_groups.task_of_agents(starts, len(sizes))
-        packed, needed = waves.pack(
+        packed, needed, mail = waves.pack(
             schedule,
             len(sizes),
             num_rounds,
-            num_groups=2,
+            num_groups=NUM_GROUPS,
             merges=lambda sender, receiver: (True, task[sender] == task[receiver]),
             max_width=max_width,
+            at_once=at_once,
         )
         if needed > mailboxes:
             raise InputError(
@@ -131,6 +143,7 @@ def asynchronous(
         return Inputs(
             waves.by_task(packed, starts),
             waves.traffic(schedule, len(sizes), num_rounds),
+            mail,
         )
 
     def _examples(sizes: np.ndarray) -> np.ndarray:
@@ -146,16 +159,23 @@ def asynchronous(
         state: AsynchronousState,
         data: FederatedData,
     ) -> tuple[AsynchronousState, Info]:
-        del t
         if resolve_agent_loop(agent_loop, state.agents) == VMAP:
-            run = wave_executor.in_batches(on_wake, starts, local)
+            run = wave_executor.in_batches(on_wake, starts, local, channel)
         else:
-            run = wave_executor.in_place(on_wake, starts, local)
+            run = wave_executor.in_place(on_wake, starts, local, channel)
             if len(starts) == 1:
-                run = sharding.over_devices(run, num_common=2)
+                run = sharding.over_devices(run, num_common=3)
             else:
                 sharding.check_single_device("train agents of different tasks in place")
-        state = run(key, inputs.waves, state, data.train, data.valid)
+        mail, mailbox = inputs.mail, state.mailbox
+        if isinstance(mail, Mail):
+            mailbox = task_groups.over_groups(
+                lambda *at: _rows(mail.decay, *at) * at[-1], starts, mailbox
+            )
+        state = state._replace(mailbox=mailbox, own=())
+        state = run(key, t, inputs.waves, state, data.train, data.valid)
+        if isinstance(mail, Mail):
+            state = state._replace(own=jnp.asarray(mail.own))
         trainings, sent, arrived, time, links = inputs.traffic
         size = _message_sizes(state.mailbox, starts, num_agents(data))
         sizes = jnp.asarray(data.train.size)
@@ -179,8 +199,18 @@ def asynchronous(
 
     def models_fn(state: AsynchronousState) -> Models:
         # What has arrived is merged when its receiver wakes.
-        trained = state.agents.variables
-        return Models(trained, trained=trained)
+        trained, own = state.agents.variables, state.own
+        if isinstance(own, tuple):
+            return Models(trained, trained=trained)
+
+        def merged(group: int, first: int, mail: Array, leaf: Array) -> Array:
+            return _rows(own, group, first, leaf) * leaf + mail[:, 0]
+
+        averaged = task_groups.over_groups(
+            merged, starts, state.mailbox, messages.shared(trained, local)
+        )
+        averaged = messages.with_shared(trained, averaged)
+        return Models(trained, trained=trained, averaged=averaged)
 
     return Algorithm(
         init_fn,
@@ -192,6 +222,12 @@ def asynchronous(
         "examples as there are; an agent that wakes merges what has arrived, trains "
         f"for {local_updates.described} and sends its model",
     )
+
+
+def _rows(table: Array, group: int, first: int, leaf: Array) -> Array:
+    """What a table `[N, G]` says of the agents of a leaf, to multiply it."""
+    rows = jnp.asarray(table)[first : first + leaf.shape[0], group]
+    return rows.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
 
 
 def _with_channel(timing: Timing, channel: Channel) -> Timing:

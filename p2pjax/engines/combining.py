@@ -15,7 +15,7 @@ import numpy as np
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.factors import Factors, relative_sizes
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.pipeline import make_exchange, send
 from p2pjax.exchange.shared import message_size, sharing_plan
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
@@ -132,7 +132,10 @@ def combined_rounds(
         message = shared.shared_leaves(only_params)
         exchange = make_exchange(plan)
         combined = exchange.combine(
-            message, message, lambda _: mixing.by_factors(alpha), None
+            send(exchange, key, t, message),
+            message,
+            lambda _: mixing.by_factors(alpha),
+            None,
         )["params"]
         payload = messages * message_size(plan)
         info = info._replace(

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.exchange import shared
+from p2pjax.exchange.channel import Channel
 from p2pjax.exchange.mixing import Combine
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.pipeline import Exchange, Route, make_exchange
+from p2pjax.exchange.pipeline import Route, make_exchange, send
 from p2pjax.exchange.shared import sharing_plan
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import map_agents
@@ -38,6 +39,13 @@ from p2pjax.types import (
 )
 
 
+class Received(NamedTuple):
+    """What each agent sent last, as it reached the others."""
+
+    params: PyTree  # leaves [N, ...]
+    curvature: PyTree  # leaves [N, ...]
+
+
 class FedCurvState(NamedTuple):
     """Averaged models, what learners remember, and what each agent sent last."""
 
@@ -45,6 +53,7 @@ class FedCurvState(NamedTuple):
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
     sent: PyTree  # parameters w before the averaging, leaves [N, ...]
     curvature: PyTree  # h at them, leaves [N, ...]; zeros before the first message
+    received: Received | tuple[()] = ()  # () if both arrive as they are, or none is
 
 
 def penalty_of_others(
@@ -148,9 +157,8 @@ def penalised_training(
         if penalty_weight:
             key_train, key_measure = jax.random.split(key)
             plan = sharing_plan(state.variables._replace(stats={}), local)
-            penalty = penalty_of_others(
-                penalty_weight, state.sent, state.curvature, plan, others
-            )
+            known = state.received or Received(state.sent, state.curvature)
+            penalty = penalty_of_others(penalty_weight, *known, plan, others)
             context = StepContext(penalty=penalty)
         num_steps = steps_of(updates, data.train.size, batch_size)
         first = t * num_steps
@@ -174,29 +182,75 @@ def penalised_training(
             jnp.where(is_chosen, examples, 0),
             jnp.where(is_chosen, num_steps, 0).astype(jnp.float32),
         )
-        return FedCurvState(variables, opt_state, sent, bends), loss, work
+        state = FedCurvState(variables, opt_state, sent, bends, state.received)
+        return state, loss, work
 
     return train
 
 
-def mix_models(state: FedCurvState, exchange: Exchange, route: Route) -> FedCurvState:
-    """The state after models were averaged along a route."""
-    message = shared.shared_leaves(state.variables)
-    mixed = exchange.combine(message, message, route, None)
-    return state._replace(variables=shared.with_shared_leaves(state.variables, mixed))
+def communicate(
+    key: Key,
+    t: Array,
+    state: FedCurvState,
+    senders: Array,
+    route: Route,
+    local: Sequence[str],
+    channel: Channel,
+) -> FedCurvState:
+    """The state after models and curvatures were sent, and models averaged.
+
+    Args:
+      key: of the round.
+      t: its number.
+      state: after training.
+      senders: `[N]` who sends.
+      route: along which models are averaged.
+      local: regular expressions of leaves that are not sent.
+      channel: what happens to messages on their way.
+    """
+    exchange = make_exchange(sharing_plan(state.variables, local), channel)
+    own = shared.shared_leaves(state.variables)
+    messages = send(exchange, key, t, own)
+    mixed = exchange.combine(messages, own, route, None)
+    variables = shared.with_shared_leaves(state.variables, mixed)
+    received = state.received
+    if isinstance(received, Received):
+        only_params = state.variables._replace(stats={})
+        exchange = make_exchange(sharing_plan(only_params, local), channel)
+        key = jax.random.fold_in(key, 5)  # not that of the models
+        bends = send(exchange, key, t, {"params": state.curvature})["params"]
+        sent = Received(messages["params"], bends)
+        received = jax.vmap(where)(senders, sent, received)
+    return state._replace(variables=variables, received=received)
 
 
 def initial_state(
-    task: Task, learner: Learner
+    task: Task,
+    learner: Learner,
+    penalty_weight: float,
+    local: Sequence[str],
+    channel: Channel,
 ) -> Callable[[Key, FederatedData], FedCurvState]:
-    """All agents with the same model, no curvature yet."""
+    """All agents with the same model, no curvature yet.
+
+    Args:
+      task: what each agent learns.
+      learner: how.
+      penalty_weight: 0 sends no curvature.
+      local: regular expressions of leaves that are not sent.
+      channel: what happens to messages on their way.
+    """
 
     def init_fn(key: Key, data: FederatedData) -> FedCurvState:
         variables = identical_models(key, task, num_agents(data))
         zeros = jax.tree.map(jnp.zeros_like, variables.params)
         opt_state = jax.vmap(learner.init)(variables)
         sent = jax.tree.map(jnp.copy, variables.params)
-        return FedCurvState(variables, opt_state, sent, zeros)
+        state = FedCurvState(variables, opt_state, sent, zeros)
+        exchange = make_exchange(sharing_plan(variables, local), channel)
+        if not penalty_weight or not exchange.changes_messages:
+            return state
+        return state._replace(received=Received(*jax.tree.map(jnp.copy, (sent, zeros))))
 
     return init_fn
 

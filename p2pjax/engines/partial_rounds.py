@@ -2,9 +2,9 @@
 
 Bouchra Pilet, Frey, Taiani (2021), "Simple, efficient and convenient decentralized
 multi-task learning for neural networks", https://hal.science/hal-02373338, Algorithms 1
-and 2. Each agent trains on its own data; after every few mini-batches the agents that
-implement a partial model average the parameters it owns. Nothing shared is local
-training, everything shared is FedAvg or gossip of whole networks.
+and 2. Each agent trains on its own data; after a few mini-batches or local epochs the
+agents that implement a partial model average the parameters it owns. Nothing shared is
+local training, everything shared is FedAvg or gossip of whole networks.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ import optax
 
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.pipeline import make_exchange, send
 from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
@@ -26,7 +26,7 @@ from p2pjax.partial.sharing import SharingPlan, initial_variables
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner
-from p2pjax.training.local_training import local_training
+from p2pjax.training.local_training import local_training, own_steps
 from p2pjax.training.samplers import Sampler, num_drawn
 from p2pjax.types import (
     Algorithm,
@@ -37,6 +37,7 @@ from p2pjax.types import (
     Key,
     Models,
     PyTree,
+    Split,
     Variables,
     num_agents,
 )
@@ -68,6 +69,7 @@ def partial_rounds(
     averaging: Averaging,
     *,
     average_every: int = 1,
+    num_steps: Callable[[Array], Array] | None = None,
     drift_threshold: float | None = None,
     shared_init: bool = True,
     update_scale: Array | None = None,
@@ -77,6 +79,9 @@ def partial_rounds(
 ) -> Algorithm:
     """A round is one mini-batch of each agent and, if it is time, one averaging.
 
+    With `num_steps` a round has as many mini-batches of each agent, such as those of
+    local epochs.
+
     Args:
       task: what each agent learns.
       optimizer: of optax, or a `Learner`; `per_sample(gradient_descent(...))` is the
@@ -84,7 +89,9 @@ def partial_rounds(
       sampler: which examples a mini-batch has.
       sharing: the partial models.
       averaging: how their members average.
-      average_every: mini-batches between two averagings.
+      average_every: rounds between two averagings.
+      num_steps: examples of each agent `[N]` -> its mini-batches of a round, int32
+        `[N]`; None for one.
       drift_threshold: dynamic averaging (Kamp et al. 2018,
         https://arxiv.org/abs/1807.03210): when it is time, an agent asks for an
         exchange of a model only if the squared distance of its parameters of that
@@ -113,7 +120,7 @@ def partial_rounds(
             f"{np.shape(update_scale)}."
         )
     learner = as_learner(task, optimizer)
-    train = local_training(learner, sampler, 1, agent_loop)
+    train = _training(learner, sampler, num_steps, agent_loop)
     exchange = make_exchange(sharing.plan, channel)
 
     def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
@@ -169,9 +176,10 @@ def partial_rounds(
         key: Key, t: Array, inputs: PyTree, params: PyTree, reference: PyTree
     ) -> tuple[PyTree, PyTree]:
         used = requested(inputs, params, reference)
+        messages = send(exchange, key, t, params)
         arrived = arrivals(key, t, used)
         params = exchange.combine(
-            params,
+            messages,
             params,
             lambda owner: averaging.combine(used(owner), owner, arrived),
             arrived,
@@ -240,14 +248,12 @@ def partial_rounds(
         if score_before:
             pending = Pending(key, t, inputs, is_time)
         state = PartialAveragingState(variables, opt_state, reference, pending)
-        info = Info(
-            loss,
-            sent,
-            received,
-            payload,
-            examples=num_drawn(sampler, t, data.train.size),
-            steps=jnp.ones(num_members, jnp.float32),
-        )
+        examples = num_drawn(sampler, t, data.train.size)
+        steps = jnp.ones(num_members, jnp.float32)
+        if num_steps is not None:
+            steps = jnp.asarray(num_steps(data.train.size), jnp.float32)
+            examples = steps * examples
+        info = Info(loss, sent, received, payload, examples=examples, steps=steps)
         return state, info
 
     def models_fn(state: PartialAveragingState) -> Models:
@@ -262,14 +268,43 @@ def partial_rounds(
         plan_fn,
         round_fn,
         models_fn,
-        round_is="one mini-batch of each agent"
+        round_is=(
+            "one mini-batch of each agent"
+            if num_steps is None
+            else "mini-batches of each agent, as many as its data asks for"
+        )
         + (
             " and one averaging"
             if average_every == 1
-            else f", and one averaging after every {average_every} of them"
+            else f", and one averaging after every {average_every} rounds"
         ),
         agent_loop=agent_loop,
     )
+
+
+def _training(
+    learner: Learner,
+    sampler: Sampler,
+    num_steps: Callable[[Array], Array] | None,
+    agent_loop: int,
+) -> Callable[..., tuple[Variables, PyTree, Array]]:
+    """Training of all agents in a round; `partial_rounds` says how long."""
+    if num_steps is None:
+        return local_training(learner, sampler, 1, agent_loop)
+    take = own_steps(learner, sampler, agent_loop)
+
+    def train(
+        key: Key,
+        t: Array,
+        variables: Variables,
+        opt_state: PyTree,
+        data: Split,
+        context: StepContext,
+    ) -> tuple[Variables, PyTree, Array]:
+        steps = num_steps(data.size)
+        return take(key, t * steps, steps, variables, opt_state, data, context)
+
+    return train
 
 
 def _any_link(

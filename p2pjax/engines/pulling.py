@@ -18,7 +18,7 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
 from p2pjax.exchange.mixing import is_peer
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.pipeline import make_exchange, send
 from p2pjax.exchange.shared import Local, sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
@@ -62,6 +62,7 @@ class PullState(NamedTuple):
     peers: Peers  # [N, K]
     selection_state: PyTree
     before: PyTree  # leaves [N, ...]: parameters before training; () if not needed
+    decoded: PyTree = ()  # leaves [N, ...]: messages; () if they are the models
 
 
 def pull(
@@ -120,6 +121,10 @@ def pull(
         variables = identical_models(key_model, task, size)
         view = view_fn(initial_graph(graph, size), variables, variables.params, data)
         memory = selection.init(key_memory, view)
+        exchange = make_exchange(sharing_plan(variables, local), channel)
+        decoded: PyTree = ()
+        if exchange.changes_messages:
+            decoded = jax.tree.map(jnp.copy, shared.shared_leaves(variables))
         before: PyTree = ()
         if selection.merges_updates:
             before = jax.tree.map(jnp.copy, variables.params)
@@ -129,6 +134,7 @@ def pull(
             self_only_peers(key_shapes, selection, memory, view),
             memory,
             before,
+            decoded,
         )
 
     def plan_fn(
@@ -154,9 +160,10 @@ def pull(
         variables, opt_state, loss = train(
             key_train, first, num_steps, averaged, state.opt_state, data.train
         )
-        view = view_fn(permitted, variables, averaged.params, data)
+        exchange = make_exchange(sharing_plan(variables, local), channel)
+        messages = send(exchange, key, t, shared.shared_leaves(variables))
+        view = view_fn(permitted, variables, averaged.params, data, messages)
         if channel.loss_probability:
-            exchange = make_exchange(sharing_plan(variables, local), channel)
             key_arrive = jax.random.fold_in(key, 1)
             arrived = exchange.arrive(key_arrive, t, jnp.ones((size, size), bool))
             view = view._replace(arrived=arrived)
@@ -168,7 +175,8 @@ def pull(
                 peers, jnp.take_along_axis(view.arrived, jnp.asarray(peers.ids), 1)
             )
         before = averaged.params if selection.merges_updates else ()
-        state = PullState(variables, opt_state, peers, selection_state, before)
+        decoded = messages if exchange.changes_messages else ()
+        state = PullState(variables, opt_state, peers, selection_state, before, decoded)
         info = fetch_info(loss, peers, fetched, view.model_size, arrived=view.arrived)
         return state, info._replace(
             examples=examples_between(
@@ -199,9 +207,10 @@ def _averaged(
 ) -> Variables:
     """The models with which agents go on."""
     plan = sharing_plan(state.variables, local)
-    message = shared.shared_leaves(state.variables)
+    own = shared.shared_leaves(state.variables)
+    messages = own if isinstance(state.decoded, tuple) else state.decoded
     exchange = make_exchange(plan)
-    mixed = exchange.combine(message, message, lambda owner: state.peers, None)
+    mixed = exchange.combine(messages, own, lambda owner: state.peers, None)
     if merges_updates:
         # own + sum of weight * (after - before); statistics are averaged as they are
         mixed["params"] = jax.tree.map(
@@ -210,7 +219,7 @@ def _averaged(
             mixed["params"],
             mix_params(state.before, state.peers, local),
         )
-        mixed = where_shared(plan, mixed, message)
+        mixed = where_shared(plan, mixed, own)
     return shared.with_shared_leaves(state.variables, mixed)
 
 

@@ -20,7 +20,7 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.pipeline import Exchange, Members, make_exchange
+from p2pjax.exchange.pipeline import Exchange, Members, make_exchange, send
 from p2pjax.exchange.shared import Local, message_size, sharing_plan, where_shared
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
@@ -51,6 +51,8 @@ from p2pjax.types import (
 class Pending(NamedTuple):
     """A mean still to be taken, where models are scored before and after it."""
 
+    key: Key
+    t: Array  # [] round
     weight: Array  # [N] what each client will count; all 0 before the first round
     model: PyTree  # leaves [1, ...]: what the server has had so far
 
@@ -119,7 +121,12 @@ def server_rounds(
         if not score_before:
             return ServerState(variables, opt_state, server)
         model = jax.tree.map(jnp.copy, first_row(shared.shared_leaves(variables)))
-        pending = Pending(jnp.zeros(num_agents(data), jnp.float32), model)
+        pending = Pending(
+            jax.random.fold_in(key, 0),
+            jnp.int32(0),
+            jnp.zeros(num_agents(data), jnp.float32),
+            model,
+        )
         return ServerState(variables, opt_state, server, pending)
 
     def plan_fn(
@@ -128,13 +135,19 @@ def server_rounds(
         return chosen_clients(rng, data, num_clients, num_rounds)
 
     def averaged(
-        variables: Variables, old: PyTree, weight: Array, server: PyTree
+        key: Key,
+        t: Array,
+        variables: Variables,
+        old: PyTree,
+        weight: Array,
+        server: PyTree,
     ) -> tuple[Variables, PyTree]:
         """What the clients have after the server has taken the mean, and the server."""
         plan = sharing_plan(variables, local)
         exchange = make_exchange(plan, channel)
         message = shared.shared_leaves(variables)
-        mean = exchange.combine(message, message, lambda owner: Members(weight), None)
+        sent = send(exchange, key, t, message)
+        mean = exchange.combine(sent, message, lambda owner: Members(weight), None)
         new_server = server
         if server_opt is not None:
             mean, new_server = _server_step(server_opt, server, plan, old, mean)
@@ -150,8 +163,8 @@ def server_rounds(
     ) -> tuple[ServerState, Info]:
         before, server = state.variables, state.server
         if isinstance(state.pending, Pending):
-            weight, old = state.pending
-            before, server = averaged(before, old, weight, server)
+            sent_with, sent_at, weight, old = state.pending
+            before, server = averaged(sent_with, sent_at, before, old, weight, server)
         plan = sharing_plan(before, local)
         trains, counts = participants(make_exchange(plan, channel), key, t, is_chosen)
         num_steps = steps_of(local_updates, data.train.size, batch_size)  # [N]
@@ -178,18 +191,18 @@ def server_rounds(
         info = info._replace(steps=jnp.where(trains, num_steps, 0).astype(jnp.float32))
         if score_before:
             model = first_row(shared.shared_leaves(before))
-            state = ServerState(trained, opt_state, server, Pending(weight, model))
-            return state, info
+            pending = Pending(key, t, weight, model)
+            return ServerState(trained, opt_state, server, pending), info
         variables, server = averaged(
-            trained, shared.shared_leaves(before), weight, server
+            key, t, trained, shared.shared_leaves(before), weight, server
         )
         return ServerState(variables, opt_state, server), info
 
     def models_fn(state: ServerState) -> Models:
         if not isinstance(state.pending, Pending):
             return Models(state.variables, averaged=state.variables)
-        weight, old = state.pending
-        mean, _ = averaged(state.variables, old, weight, state.server)
+        key, t, weight, old = state.pending
+        mean, _ = averaged(key, t, state.variables, old, weight, state.server)
         return Models(mean, trained=state.variables, averaged=mean)
 
     return assemble(

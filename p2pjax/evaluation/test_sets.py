@@ -60,19 +60,7 @@ def before_and_after(task: Task, agent_loop: int = AUTO) -> Evaluate:
       >>> sorted(jax.eval_shape(before_and_after(task), both, data))
       ['accuracy', 'accuracy_after', 'accuracy_before', 'loss']
     """
-    score = _scored(task, agent_loop)
-
-    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
-        values = score(models.reported, data)
-        for when, some in (("before", models.trained), ("after", models.averaged)):
-            if some is not None:
-                found = values if some is models.reported else score(some, data)
-                values = values | {
-                    f"{name}_{when}": found[name] for name in SCORES if name in found
-                }
-        return values
-
-    return evaluate_fn
+    return _with_before_and_after(_scored(task, agent_loop), SCORES)
 
 
 def _scored(
@@ -97,7 +85,8 @@ def on_test_sets_of_groups(
 
     Tasks have different scores, such as an accuracy or F1; each is there under its own
     name too, NaN for agents whose task does not have it. A score that is not defined,
-    as F1 without entities, is NaN.
+    as F1 without entities, is NaN. All scores are also told before and after averaging
+    where there are such models, as `score_before` and `score_after`.
 
     Args:
       groups: who has which task.
@@ -107,31 +96,49 @@ def on_test_sets_of_groups(
     """
     names = sorted(set(scores))
 
-    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
+    def score(variables: Variables, data: FederatedData) -> dict[str, Array]:
         values = []
         for number, group in enumerate(groups):
 
             def one_agent(
                 at: Array, number: int = number, group: Group = group
             ) -> dict[str, Array]:
-                variables, test = of_task(
+                own, test = of_task(
                     lambda leaf, first: jnp.asarray(leaf)[at - first],
-                    (models.reported, data.test),
+                    (variables, data.test),
                     number,
                     group.start,
                 )
                 batch = whole_set(test.examples, test.size)
-                sums = group.task.evaluate(variables, batch)
+                sums = group.task.evaluate(own, batch)
                 means = {name: total / weight for name, (total, weight) in sums.items()}
                 none = jnp.full_like(means["loss"], jnp.nan)
-                own = {name: means.get(name, none) for name in names}
-                return own | {"score": means[scores[number]], "loss": means["loss"]}
+                named = {name: means.get(name, none) for name in names}
+                return named | {"score": means[scores[number]], "loss": means["loss"]}
 
             agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)
-            if resolve_agent_loop(agent_loop, models.reported) == VMAP:
+            if resolve_agent_loop(agent_loop, variables) == VMAP:
                 values.append(jax.vmap(one_agent)(agents))
             else:
                 values.append(jax.lax.map(one_agent, agents))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *values)
+
+    return _with_before_and_after(score, (*names, "score"))
+
+
+def _with_before_and_after(
+    score: Callable[[Variables, FederatedData], dict[str, Array]], names: Sequence[str]
+) -> Evaluate:
+    """Scores of the reported models; some of them also of trained and averaged ones."""
+
+    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = score(models.reported, data)
+        for when, some in (("before", models.trained), ("after", models.averaged)):
+            if some is not None:
+                found = values if some is models.reported else score(some, data)
+                values = values | {
+                    f"{name}_{when}": found[name] for name in names if name in found
+                }
+        return values
 
     return evaluate_fn

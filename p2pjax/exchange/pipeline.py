@@ -17,10 +17,13 @@ from p2pjax.exchange import mixing
 from p2pjax.exchange.channel import PERFECT, Channel, arrivals
 from p2pjax.exchange.mixing import Combine
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.shared import message_size, where_shared
+from p2pjax.exchange.shared import message_size, where_sent
 from p2pjax.types import Array, Key, Peers, PyTree
 
 BITS = 32  # of a parameter that is sent as it is
+
+# Folded into the key of an exchange; engines fold 1 and 2 into those of `arrive`.
+ENCODE, ATTACK = 3, 4
 
 
 class Members(NamedTuple):
@@ -44,9 +47,12 @@ class Exchange(NamedTuple):
     attack: Callable[[Key, Array, PyTree], PyTree]
     # (key, t, messages sent [N, K]) -> those that arrive [N, K]
     arrive: Callable[[Key, Array, Array], Array]
-    # (messages [N, ...], own [N, ...], route, arrived) -> models [N, ...]; leaves that
-    # are not sent keep their own values
+    # (messages [N, ...], own [N, ...], route, arrived) -> models [N, ...]; what is not
+    # sent keeps its own values, and what an agent sends also counts for itself
     combine: Callable[[PyTree, PyTree, Route, Array | None], PyTree]
+    # False: encode and attack give back what they get, so that no engine calls them or
+    # keeps messages beside the models that were sent
+    changes_messages: bool = False
 
 
 def make_exchange(plan: MixPlan, channel: Channel = PERFECT) -> Exchange:
@@ -76,7 +82,7 @@ def make_exchange(plan: MixPlan, channel: Channel = PERFECT) -> Exchange:
     ) -> PyTree:
         del arrived  # linear: the weights of the route know what was lost
         mixed = mixing.mix(messages, plan, lambda owner: _combine(route(owner), owner))
-        return where_shared(plan, mixed, own)
+        return mixed if messages is own else where_sent(plan, mixed, own)
 
     return Exchange(lambda message: (), encode_fn, attack_fn, arrive_fn, combine_fn)
 
@@ -92,12 +98,36 @@ def send(exchange: Exchange, key: Key, t: Array, messages: PyTree) -> PyTree:
       t: round.
       messages: leaves `[N, ...]`.
     """
-    keys = jax.random.split(key, jax.tree.leaves(messages)[0].shape[0])
+    if not exchange.changes_messages:
+        return messages
+    size = jax.tree.leaves(messages)[0].shape[0]
+    keys = jax.random.split(jax.random.fold_in(key, ENCODE), size)
+    decoded = jax.vmap(lambda key, message: _encoded(exchange, key, t, message))(
+        keys, messages
+    )
+    return exchange.attack(jax.random.fold_in(key, ATTACK), t, decoded)
+
+
+def send_one(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
+    """What ONE sender's message is when it reaches its receivers.
+
+    For asynchronous methods, which have no attacks: an attack sees the messages of all
+    agents at once, as they exist in synchronous methods only.
+
+    Args:
+      exchange: of the round.
+      key: of the message.
+      t: round.
+      message: leaves of one agent.
+    """
+    if not exchange.changes_messages:
+        return message
+    return _encoded(exchange, jax.random.fold_in(key, ENCODE), t, message)
+
+
+def _encoded(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
     memory = ()  # channels of today remember nothing
-    decoded, _, _ = jax.vmap(
-        lambda key, message: exchange.encode(key, t, message, memory)
-    )(keys, messages)
-    return exchange.attack(key, t, decoded)
+    return exchange.encode(key, t, message, memory)[0]
 
 
 def _combine(how: Peers | Members | Combine, owner: np.ndarray) -> Combine:

@@ -19,7 +19,7 @@ from p2pjax.exchange import owner_classes
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.paths import check_patterns, leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
-from p2pjax.types import InputError, PyTree, Variables
+from p2pjax.types import LOCAL, InputError, PyTree, Variables
 
 STATISTICS = "batch_stats"
 
@@ -115,6 +115,29 @@ def message_size(plan: MixPlan) -> int:
 def shared_leaf_indices(plan: MixPlan) -> set[int]:
     """Numbers of the leaves that are sent, in part or whole."""
     return {b.leaf for c in plan.classes if c.is_shared for b in c.blocks}
+
+
+def where_sent(plan: MixPlan, sent: PyTree, kept: PyTree) -> PyTree:
+    """As `where_shared`, also within leaves of which agents send a part.
+
+    Args:
+      plan: who shares what.
+      sent: leaves `[N, ...]`.
+      kept: leaves `[N, ...]`.
+    """
+    news, (olds, structure) = jax.tree.leaves(sent), jax.tree.flatten(kept)
+    found = list(olds)
+    for owner, blocks in (c for c in plan.classes if c.is_shared):
+        for leaf, start, stop in blocks:
+            is_whole = not any(start) and stop == news[leaf].shape[1:]
+            if is_whole and (owner != LOCAL).all():
+                found[leaf] = news[leaf]
+                continue
+            at = (slice(None), *map(slice, start, stop))
+            is_sent = (owner != LOCAL).reshape((-1,) + (1,) * len(start))
+            part = jnp.where(is_sent, news[leaf][at], olds[leaf][at])
+            found[leaf] = jnp.asarray(found[leaf]).at[at].set(part)
+    return jax.tree.unflatten(structure, found)
 
 
 def where_shared(plan: MixPlan, shared: PyTree, kept: PyTree) -> PyTree:

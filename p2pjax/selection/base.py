@@ -26,7 +26,7 @@ class PeerView(NamedTuple):
 
     permitted: Topology  # [N, V] whom each agent may fetch from
     sizes: Array  # [N] what a model counts in a mean: training examples
-    params: PyTree  # leaves [N, ...]: the trained models
+    params: PyTree  # leaves [N, ...]: the trained models, as they reach others
     before: PyTree  # leaves [N, ...]: the same before this round's training
     train: Split
     valid: Split

@@ -37,8 +37,9 @@ from p2pjax.types import (
     Variables,
 )
 
-# (whom each agent may choose, trained models, parameters before training, data)
-ViewFn = Callable[[Topology, Variables, PyTree, FederatedData], PeerView]
+# (whom each agent may choose, trained models, parameters before training, data, the
+# models as they reach others if these are not the same) -> what agents see
+ViewFn = Callable[..., PeerView]
 
 
 def make_peer_view(
@@ -49,7 +50,7 @@ def make_peer_view(
     local: Sequence[str],
     agent_loop: int,
 ) -> ViewFn:
-    """Makes views of the agents' models after training.
+    """Makes views of what agents get of each other's models after training.
 
     Args:
       task: what each agent learns.
@@ -64,9 +65,15 @@ def make_peer_view(
         return total / jnp.maximum(weight, 1)
 
     def view_fn(
-        permitted: Topology, variables: Variables, before: PyTree, data: FederatedData
+        permitted: Topology,
+        variables: Variables,
+        before: PyTree,
+        data: FederatedData,
+        messages: PyTree | None = None,
     ) -> PeerView:
         plan = sharing_plan(variables, local)
+        own = shared.shared_leaves(variables)
+        theirs = own if messages is None else where_shared(plan, messages, own)
         sizes = jnp.asarray(data.train.size)
 
         def over_pairs(pair_fn: PairFn, table: Topology, split: Split) -> Array:
@@ -78,7 +85,7 @@ def make_peer_view(
 
             return peer_evaluation.over_pairs(
                 on_pair,
-                shared.shared_leaves(variables),
+                theirs,
                 (variables, split.examples, split.size),
                 table,
                 agent_loop,
@@ -106,12 +113,13 @@ def make_peer_view(
                     "Need a probe to compare predictions, got None: give the method "
                     "common examples and how to predict their classes."
                 )
-            return peer_evaluation.predictions(probe, variables, agent_loop)
+            models = shared.with_shared_leaves(variables, theirs)
+            return peer_evaluation.predictions(probe, models, agent_loop)
 
         return PeerView(
             permitted=permitted,
             sizes=jnp.ones_like(sizes) if equal_weights else sizes,
-            params=variables.params,
+            params=theirs["params"],
             before=before,
             train=data.train,
             valid=data.valid,

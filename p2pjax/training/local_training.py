@@ -15,9 +15,14 @@ from p2pjax.types import Array, InputError, Key, PyTree, Split, Variables
 
 
 def own_steps(
-    learner: Learner, batch_size: int, agent_loop: int
+    learner: Learner, batches: int | Sampler, agent_loop: int
 ) -> Callable[..., tuple[Variables, PyTree, Array]]:
     """Training of all agents for numbers of steps of their own.
+
+    Args:
+      learner: how agents learn.
+      batches: B of passes over all examples, each in a new order, or a sampler.
+      agent_loop: see `agent_loop.map_agents`.
 
     Returns:
       `train(key, first_step, num_steps, variables, opt_state, data, context)` with the
@@ -37,7 +42,11 @@ def own_steps(
         context: StepContext = StepContext(),
     ) -> tuple[Variables, PyTree, Array]:
         largest = next(iter(agents.examples.values())).shape[1]
-        sampler = samplers.shuffled_epochs(batch_size, largest)
+        sampler = (
+            batches
+            if isinstance(batches, Sampler)
+            else samplers.shuffled_epochs(batches, largest)
+        )
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
             key, examples, size, first_step, num_steps, context = inputs
