@@ -7,25 +7,33 @@ of what its study varied, nothing shared, one model shared by all, and the best 
 other schemes, which the same runs choose, so that it is a little flattered.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
-from absl import app, flags
 from matplotlib.figure import Figure
 
-from experiments import common, run_folder
-from experiments.run_folder import Row
+from experiments.engine import command, run_folder
+from experiments.engine.fields import RESULTS, text
+from experiments.engine.run_folder import Row
 from p2pjax.types import InputError
 
-_FIGURE = flags.DEFINE_string(
-    "figure", "overview.png", "Where it goes; the ending says in which format."
-)
+FIGURE = "overview.png"
 
 # What a setting says about the scheme; the rest says which task it is.
 SCHEME_SETTINGS = ("level", "hidden", "warm_up")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the overview."""
+
+    figure: str = text(
+        FIGURE, "Where it goes; the ending says in which format.", topic=RESULTS
+    )
 
 
 class Bar(NamedTuple):
@@ -127,7 +135,7 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
     figure.savefig(output, dpi=150)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str], figure: str = FIGURE) -> None:
     """Draws the figure for the work folders given."""
     if not arguments:
         raise InputError(
@@ -140,9 +148,14 @@ def main(arguments: Sequence[str]) -> None:
             "Need runs with nothing shared, a part shared and everything shared, got "
             f"none in {', '.join(arguments)}."
         )
-    draw(found, Path(_FIGURE.value))
-    print(f"Figure is in {_FIGURE.value}")
+    try:
+        draw(found, Path(figure))
+    except (OSError, ValueError) as error:  # a folder that is not there, a format
+        raise InputError(
+            f"Need a file that can be written for --figure, got {figure} ({error})."
+        ) from error
+    print(f"Figure is in {figure}")
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: common.guarded(lambda: main(argv[1:])))
+    command.tool(Options, lambda options, folders: main(folders, options.figure))
