@@ -1,13 +1,15 @@
 r"""Runs every algorithm and keeps what came out, in a process of its own.
 
-    python tests/run_every_algorithm.py OUT NUM_DEVICES AGENT_LOOP \
+    python tests/run_every_algorithm.py TABLE OUT NUM_DEVICES AGENT_LOOP \
         [NUM_PROCESSES NUMBER PORT]
 
-`NUM_DEVICES` are those of this process.
+`TABLE` is a module such as `every_algorithm`; `NUM_DEVICES` are those of this process.
 """
 
+import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -19,36 +21,33 @@ NUM_ROUNDS = 4
 
 def main() -> None:
     """Runs them all on the same seed."""
-    out, num_devices, agent_loop, *others = sys.argv[1:]
+    table_name, out, num_devices, agent_loop, *others = sys.argv[1:]
     jax.config.update("jax_num_cpu_devices", int(num_devices))
     if others:
         num_processes, number, port = map(int, others)
         jax.distributed.initialize(f"localhost:{port}", num_processes, number)
 
-    import every_algorithm  # which uses JAX
-
+    table = importlib.import_module(table_name)  # which uses JAX
     found = {}
-    for name in every_algorithm.EVERY:
+    for name in table.EVERY:
         for path, leaf in jax.tree_util.tree_leaves_with_path(
-            result(name, int(agent_loop))
+            result(table, name, int(agent_loop))
         ):
             found[f"{name}: {jax.tree_util.keystr(path)}"] = leaf
     if jax.process_index() == 0:
         np.savez(out, **found)
 
 
-def result(name: str, agent_loop: int) -> tuple:
-    """Models and infos of one of them."""
-    import every_algorithm
-
+def result(table: ModuleType, name: str, agent_loop: int) -> tuple:
+    """Models, infos, scores and costs of one of them."""
     from p2pjax import sharding
     from p2pjax.simulation._simulate import simulate
     from p2pjax.training.agent_loop import VMAP
 
     if name in ("multi_task", "choosing by l2c_bilevel"):
         agent_loop = VMAP  # these are not taken in place here
-    method, world = every_algorithm.build(name, agent_loop)
-    mesh = sharding.agents_mesh(every_algorithm.SIZE)
+    method, world = table.build(name, agent_loop)
+    mesh = sharding.agents_mesh(table.SIZE)
     assert mesh.size == jax.device_count()
     with jax.set_mesh(mesh):
         *_, last = simulate(
@@ -57,9 +56,10 @@ def result(name: str, agent_loop: int) -> tuple:
             world,
             NUM_ROUNDS,
             eval_every=NUM_ROUNDS // 2,
-            evaluate=lambda models, world: {},
+            evaluate=getattr(table, "evaluate", None),
         )
-        return sharding.on_host(method.models(last.state)), last.info
+        models = sharding.on_host(method.models(last.state))
+        return models, last.info, last.metrics, last.used
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from scipy import stats
 
 from experiments.claims import evidence, figure, ledger, page, rule, training, verdicts
 from experiments.claims.__main__ import main
-from experiments.keep import study as keeping
+from experiments.keep import kept_study as keeping
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parent.parent

@@ -110,6 +110,8 @@ def test_colours(tmp_path):
     assert examples.x.shape == (3, 4, 4, 3)
     np.testing.assert_array_equal(examples.x[:, 0, 0, 0], [5, 200, 7])
     assert examples.user.tolist() == [0, 1, 2]
+    first = tff.load(tmp_path / "cifar100.sqlite", max_users=1)
+    assert (first.y.tolist(), first.is_test) == ([5], None)
     plain = [(s, c, colours(label)) for s, c, label in rows]
     examples = tff.load(
         write_sqlite(tmp_path / "own.sqlite", plain).rename(tmp_path / "another.sqlite")

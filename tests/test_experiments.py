@@ -18,6 +18,7 @@ from settings import TINY
 
 from experiments import overview
 from experiments.averaging import schemes as averaging_schemes
+from experiments.combination import results as combination_results
 from experiments.engine import command, config, fields, run_folder
 from experiments.engine.jobs import Measurement
 from experiments.femnist import study as femnist
@@ -772,7 +773,9 @@ def test_combination(run, capsys):
     shown = ("rounds", "accuracy", "norm", "additive", "centralized")
     assert_drawn(folder, "curves_by_round", *shown, num_lines=2)
     shown = ("hosts", "factor of every host", "c = 1")
-    assert_drawn(folder, "factors", *shown, num_lines=len(combination.FACTOR_RATES))
+    assert_drawn(
+        folder, "factors", *shown, num_lines=len(combination_results.FACTOR_RATES)
+    )
     assert "bytes until accuracy 0.5" in capsys.readouterr().out
     for args, message in (
         (("--schemes=median",), "Need schemes among mean, size_weighted"),

@@ -13,12 +13,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from experiments.processes import Seat
 from settings import TINY, TINY_DIGITS
+from test_front_door import ORDINARY
 
-from experiments import processes, run_folder
+from experiments.engine import command, processes, run_folder
+from experiments.engine.processes import Seat
 from p2pjax import checkpoint, sharding
-from p2pjax.training.agent_loop import CHUNK, IN_PLACE, VMAP
+from p2pjax.training.agent_loop import AUTO, CHUNK, IN_PLACE, VMAP
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -131,16 +132,13 @@ def test_two_processes_give_the_numbers_of_one(run, tmp_path):
     assert min(sizes) > 0.8 * max(sizes) > 10_000
 
 
-@pytest.mark.slow
-def test_processes_keep_the_images_of_their_own_agents(tmp_path):
-    """The script fails where a process keeps all of them."""
-    port = free_port()
-    script = [sys.executable, str(ROOT / "tests" / "keep_own_images.py"), str(port)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+def two_of(script):
+    """What two processes print that run a script of the tests."""
+    command = [sys.executable, str(ROOT / "tests" / script), str(free_port())]
     started = [
         subprocess.Popen(
-            [*script, str(number)],
-            env=environment,
+            [*command, str(number)],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -149,7 +147,23 @@ def test_processes_keep_the_images_of_their_own_agents(tmp_path):
     ]
     printed, said, statuses = ended(started)
     assert statuses == [0, 0], said
-    assert printed == ["5 arrays freed\n"] * 2
+    return printed
+
+
+@pytest.mark.slow
+def test_processes_keep_the_images_of_their_own_agents():
+    """The script fails where a process keeps all of them."""
+    assert two_of("keep_own_images.py") == ["5 arrays freed\n"] * 2
+
+
+@pytest.mark.slow
+def test_different_tasks_in_place_are_for_one_device():
+    """The one thing that methods cannot do on several processes; both say so."""
+    refusal = "Need one device to train agents of different tasks in place, got 2"
+    for printed in two_of("refuse_tasks_in_place.py"):
+        lines = printed.splitlines()
+        (sentence,) = [line for line in lines if not line.startswith("[Gloo]")]
+        assert sentence.startswith(refusal)
 
 
 @pytest.mark.slow
@@ -289,10 +303,16 @@ def test_what_one_process_refuses_stops_the_other(tmp_path):
     assert said[1].startswith(STOPPED) and said[1].count("\n") == 1
 
 
-def every_result(path, num_devices, num_processes=1, agent_loop=IN_PLACE):
+def every_result(
+    path,
+    num_devices,
+    num_processes=1,
+    agent_loop=IN_PLACE,
+    table="every_algorithm",
+):
     """What all algorithms come to on so many devices."""
-    script = [sys.executable, str(ROOT / "tests" / "run_every_algorithm.py"), str(path)]
-    script += [str(num_devices // num_processes), str(agent_loop)]
+    script = [sys.executable, str(ROOT / "tests" / "run_every_algorithm.py"), table]
+    script += [str(path), str(num_devices // num_processes), str(agent_loop)]
     port = free_port()
     seats = [(str(num_processes), str(n), str(port)) for n in range(num_processes)]
     # Compilation is most of the time.
@@ -311,6 +331,14 @@ def every_result(path, num_devices, num_processes=1, agent_loop=IN_PLACE):
     _, said, statuses = ended(started, 3600)
     assert not any(statuses), said
     return np.load(path)
+
+
+def assert_same_results(one, other):
+    assert set(one.files) == set(other.files)
+    for name in one.files:
+        np.testing.assert_allclose(
+            one[name], other[name], rtol=1e-6, atol=1e-6, err_msg=name
+        )
 
 
 @pytest.fixture(scope="module")
@@ -337,11 +365,24 @@ def test_every_algorithm_on_several_devices(
     """All forms of the agent loop give the numbers of one device, in place."""
     path = tmp_path / "several.npz"
     found = every_result(path, num_devices, num_processes, agent_loop)
-    assert set(found.files) == set(on_one_device.files)
-    for name in found.files:
-        np.testing.assert_allclose(
-            found[name], on_one_device[name], rtol=1e-6, atol=1e-6, err_msg=name
+    assert_same_results(found, on_one_device)
+
+
+@pytest.mark.slow
+def test_an_ordinary_network_on_two_processes(tmp_path):
+    """Convolution, batch norm and dropout in every method: models, scores, costs."""
+    one, two = (
+        every_result(
+            tmp_path / f"{number}.npz",
+            num_devices=number,
+            num_processes=number,
+            agent_loop=AUTO,
+            table="ordinary_network",
         )
+        for number in (1, 2)
+    )
+    assert {name.split(":")[0] for name in one.files} == set(ORDINARY)
+    assert_same_results(two, one)
 
 
 FATAL = (

@@ -1,10 +1,14 @@
 """The table of the multi-task study, from rows of one or several run folders."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from experiments import task_scores
+from experiments.multi_task import scores
+from experiments.multi_task.contenders import Contender
 from p2pjax.types import InputError
 
 
@@ -30,10 +34,10 @@ TOGETHER = [
 
 
 def test_runs_of_the_same_number_are_compared():
-    alone, together, other = task_scores.scores([*ALONE, *TOGETHER])
+    alone, together, other = scores.scores([*ALONE, *TOGETHER])
     assert alone.top == {0: 0.4, 1: 0.5, 2: 0.9}
     assert together.top == {0: 0.6, 1: 0.8}
-    assert together.case == ("mt", "speakers+tags", "clustered")
+    assert together.contender == Contender("mt", "clustered", ("speakers", "tags"))
     assert other.metric == "ua_speakers" and other.top == {0: 0.3}
     difference, p = together.difference(alone)
     assert difference == pytest.approx(0.25)  # (.2 + .3) / 2
@@ -47,7 +51,7 @@ def test_the_table_of_several_folders(tmp_path, capsys):
         text = "".join(json.dumps(row) + "\n" for row in written)
         (tmp_path / name / "metrics.jsonl").write_text(text)
         folders.append(str(tmp_path / name))
-    task_scores.main(folders)
+    scores.print_table(folders)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "| f1_tags | cts | tags | random | 3 | 0.6000 |  |  |  |"
     assert lines[3] == (
@@ -60,10 +64,33 @@ def test_the_table_of_several_folders(tmp_path, capsys):
 
 def test_what_cannot_be_shown(tmp_path):
     with pytest.raises(InputError, match="at least one run, got none"):
-        task_scores.main([])
+        scores.print_table([])
     with pytest.raises(InputError, match="with metrics.jsonl"):
-        task_scores.main([str(tmp_path)])
+        scores.print_table([str(tmp_path)])
     others = {"round": 1, "scheme": "mean", "setting": {}, "run": 0, "accuracy": 0.5}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(others) + "\n")
     with pytest.raises(InputError, match="runs of the multi-task study"):
-        task_scores.main([str(tmp_path)])
+        scores.print_table([str(tmp_path)])
+
+
+def test_the_command(tmp_path):
+    text = "".join(json.dumps(row) + "\n" for row in ALONE)
+    (tmp_path / "metrics.jsonl").write_text(text)
+
+    def command(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "experiments.task_scores", *map(str, args)],
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = command(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "| f1_tags | cts | tags | random | 3 | 0.6000 |" in done.stdout
+    refused = command()
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("Need the work folder of at least one run")
+    assert refused.stderr.count("\n") == 1
+    assert "python -m experiments.task_scores WORKDIR" in command("--help").stdout

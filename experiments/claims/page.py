@@ -40,7 +40,7 @@ The verdict, in this order:
   training, by more than the difference seen (or the margin); or less than a fifth of
   the source's training, and curves that move by more than .01 there. Waived at the
   source's own full budget and where it speaks of the very moment; where it prints no
-  number of rounds, curves must have levelled off (.01).
+  number of rounds, curves may also move by .01.
 - **supported**: every part, in every reading, is so. **partly supported**: some are;
   or all that were run, while a size, a reading or a piece of the statement is
   missing, or the data are not the source's.

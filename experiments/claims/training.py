@@ -46,7 +46,8 @@ def too_short(
     moved = max(abs(move) for move in moves if move is not None)
     seen = f"curves still move by {moved:.3f} in the last quarter"
     if printed is None:
-        return "" if moved <= MARGIN else f"{seen}, and no number of rounds is printed"
+        is_level = moved <= max(MARGIN, abs(effect))
+        return "" if is_level else f"{seen}, and no number of rounds is printed"
     if moved > abs(effect):
         return f"{seen}, more than the {abs(effect):.3f} seen; {_share(ran, printed)}"
     if ran / printed * min(1, budget.data) < SHARE and moved > MARGIN:
@@ -55,21 +56,27 @@ def too_short(
 
 
 def movement(group: Group, metric: str, end: int) -> float | None:
-    """Mean change over runs from three quarters of training to its end."""
-    changes = []
-    for line in group.values():
-        if metric not in line:
-            return None
-        points = [
-            (r, v)
-            for r, v in zip(line["round"], line[metric], strict=True)
-            if r <= end and v is not None
-        ]
-        before = [v for r, v in points if r <= 0.75 * end]
-        if not before:
-            return None
-        changes.append(points[-1][1] - before[-1])
-    return float(np.mean(changes))
+    """Change in the last quarter of training, by a line through the mean curve.
+
+    None with fewer than two evaluations from three quarters on.
+    """
+    if any(metric not in line for line in group.values()):
+        return None
+    curves = [
+        {
+            r: value
+            for r, value in zip(line["round"], line[metric], strict=True)
+            if r <= end and value is not None
+        }
+        for line in group.values()
+    ]
+    common = sorted(set(curves[0]).intersection(*curves))
+    first = max((r for r in common if r <= 0.75 * end), default=None)
+    rounds = [] if first is None else [r for r in common if r >= first]
+    if len(rounds) < 2:
+        return None
+    means = [np.mean([curve[r] for curve in curves]) for r in rounds]
+    return float(np.polyfit(rounds, means, 1)[0] * (rounds[-1] - rounds[0]))
 
 
 def _share(ran: int, printed: int | None) -> str:

@@ -114,12 +114,16 @@ def _made(found: Any, num_classes: int) -> Any:
     """Calls a factory; modules, networks and NNX constructors are what they are."""
     if isinstance(found, nn.Module) or not callable(found):
         return found
-    parameters = inspect.signature(found).parameters
+    is_class = inspect.isclass(found)  # NNX hides the arguments of its classes
+    parameters = dict(
+        inspect.signature(found.__init__ if is_class else found).parameters
+    )
+    parameters.pop("self", None)
     if "num_classes" in parameters and "rngs" in parameters:
         return lambda rngs: found(num_classes=num_classes, rngs=rngs)
     if "num_classes" in parameters:
         return found(num_classes=num_classes)
-    if not parameters or (inspect.isclass(found) and issubclass(found, nn.Module)):
+    if not parameters or (is_class and issubclass(found, nn.Module)):
         return found()
     return found
 

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from experiments.keep import study
+from experiments.keep import kept_study
 from p2pjax.types import InputError
 
 
@@ -29,7 +29,9 @@ def main() -> int:
     )
     given = parser.parse_args()
     try:
-        folder = study.keep(given.study, given.workdir, given.results, given.replace)
+        folder = kept_study.keep(
+            given.study, given.workdir, given.results, given.replace
+        )
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -47,7 +47,8 @@ def load(
         splits: training and test split, or one of them; those in
             `client_sqlite.SPLITS` unless given. EMNIST has its digits alone in
             ("digits_only_train", "digits_only_test").
-        max_users: the first so many clients of the training split only.
+        max_users: the first so many clients of the training split only; without the
+            test split of CIFAR-100, whose clients are others.
 
     Returns:
         x uint8 [E, side, side] or [E, side, side, 3], training examples first; there
@@ -64,6 +65,8 @@ def load(
         parts = database.splits(splits)
         clients = _first_clients(database, parts[0], max_users)
         read = [_read_split(database, split, clients, label) for split in parts]
+    if clients is not None and read[-1].is_separate:
+        parts, read = parts[:1], read[:1]  # test clients of these names are others
     shapes = {split.x.shape[1:] for split in read if len(split.labels)}
     if len(shapes) != 1:
         found = " and ".join(str(list(shape)) for shape in sorted(shapes))

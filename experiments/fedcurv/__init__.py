@@ -1,0 +1,1 @@
+"""FedAvg against FedCurv and personal models."""

@@ -1,0 +1,87 @@
+"""The flags of `experiments.fedcurv`."""
+
+import dataclasses
+
+from experiments.engine.config import Common
+from experiments.engine.fields import (
+    DATA,
+    TRAINING,
+    choice,
+    integer,
+    names,
+    numbers,
+    switch,
+)
+from p2pjax.datasets.loaders import senteval
+from p2pjax.tasks import losses
+from p2pjax.training import curvature
+
+LOSSES = {
+    "squared_error": losses.squared_error,
+    "cross_entropy": losses.softmax_cross_entropy,
+}
+CURVATURES = {"fisher": curvature.fisher, "hessian": curvature.hessian}
+WITHOUT_PENALTY = ("local_only", "fedavg", "fedper")
+PENALISED = ("fedcurv", "fedcurv_ring", "fedprox", "ditto")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """Which methods are compared, and on what."""
+
+    study: str = choice("points", ("points", "texts"), "What is learned.")
+    methods: tuple[str, ...] = names(
+        ("fedavg", "fedcurv"),
+        "What is compared. Of fedcurv_ring agents have neighbours on a ring and no "
+        "server, of fedper the last layer stays local.",
+        among=(*WITHOUT_PENALTY, *PENALISED),
+    )
+    strengths: tuple[float, ...] = numbers(
+        (0.01, 0.1, 1.0), f"Of the penalties of {', '.join(PENALISED)}.", at_least=0
+    )
+    curvature: str = choice("fisher", list(CURVATURES), "Diagonal that FedCurv uses.")
+    before_averaging: bool = switch(
+        False,
+        "Evaluate the machines' own models, as the slides do; of fedavg, fedcurv and "
+        "fedcurv_ring only.",
+    )
+    dataset: str | None = choice(
+        None,
+        ("points", "topics", "senteval"),
+        "Generated points (study points), generated texts about topics (the default of "
+        "the study texts), or the texts of SentEval in --data_dir.",
+        topic=DATA,
+    )
+    tasks: tuple[str, ...] = names(
+        senteval.TASKS, "Of SentEval.", among=senteval.TASKS, topic=DATA
+    )
+    train_size: int = integer(300, "Points of every machine.", at_least=1, topic=DATA)
+    test_size: int = integer(400, "Points of the test.", at_least=1, topic=DATA)
+    num_dims: int = integer(300, "Length of a text's vector.", at_least=1, topic=DATA)
+    axes: str = choice(
+        "principal",
+        ("principal", "random"),
+        "On which the counts of words are projected to make vectors of texts.",
+        topic=DATA,
+    )
+    objective: str | None = choice(
+        None,
+        list(LOSSES),
+        "Loss: squared_error for points and cross_entropy for texts if not given.",
+        topic=TRAINING,
+    )
+    hidden: int | None = integer(
+        None,
+        "Hidden cells; 16 for points and 64 for texts if not given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    num_epochs: int = integer(
+        5, "Passes over own data a round.", at_least=1, topic=TRAINING
+    )
+    score_before: bool = switch(
+        False,
+        "Also score the models of fedavg, fedprox and fedper before they are averaged; "
+        "those of fedcurv and fedcurv_ring have both scores anyway.",
+        topic=TRAINING,
+    )

@@ -1,0 +1,93 @@
+"""What `experiments.fedcurv` compares: methods and the strengths of their penalties."""
+
+from pathlib import Path
+
+import flax.linen as nn
+import numpy as np
+import optax
+
+from experiments.analysis import figures
+from experiments.engine import run_folder
+from experiments.engine.command import Experiment
+from experiments.engine.config import agent_loop, rate
+from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
+from experiments.fedcurv.config import LOSSES, WITHOUT_PENALTY, Config
+from experiments.fedcurv.data import make_data
+from experiments.fedcurv.methods import make_algorithm
+from p2pjax.datasets.loaders import points
+from p2pjax.evaluation.models import parameter_norm
+from p2pjax.evaluation.test_sets import Evaluate, before_and_after
+from p2pjax.nn.mlp import MLP
+from p2pjax.tasks._classification import classification
+from p2pjax.tasks.task import Task
+from p2pjax.training.learner import gradient_descent
+from p2pjax.types import Array, FederatedData, Models, num_agents
+
+
+def make_task(config: Config) -> Task:
+    """The network of every agent: one hidden layer."""
+    is_points = config.study == "points"
+    num_inputs, num_classes = config.num_dims, 2
+    if is_points:
+        num_inputs, num_classes = 2, len(points.CENTERS)
+    hidden = config.hidden or (16 if is_points else 64)
+    loss = config.objective or ("squared_error" if is_points else "cross_entropy")
+    module = MLP((hidden, num_classes), nn.relu)
+    return classification(module, (num_inputs,), LOSSES[loss])
+
+
+def with_strengths(config: Config) -> list[tuple[str, float]]:
+    """Methods, each with its strengths; methods without penalty have strength 0."""
+    return [
+        (method, strength)
+        for method in config.methods
+        for strength in ((0.0,) if method in WITHOUT_PENALTY else config.strengths)
+    ]
+
+
+def evaluation(config: Config, task: Task) -> Evaluate:
+    """Scores of every agent on its own test set, and the size of the models."""
+    on_tests = before_and_after(task, agent_loop(config, task))
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        norm = parameter_norm(models.reported.params)
+        return dict(on_tests(models, data)) | {"norm": norm}
+
+    return evaluate
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of all methods."""
+    data = kept(config, make_data(config))
+    task = make_task(config)
+    learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
+    size = num_agents(data(config.runs[0]))
+    evaluate = evaluation(config, task)
+    jobs = []
+    for method, strength in with_strengths(config):
+        algorithm = make_algorithm(config, method, strength, task, learner, size)
+        program = Program(algorithm, evaluate)
+        jobs += jobs_of_runs(config, method, {"strength": strength}, program, data)
+    return jobs
+
+
+def print_agents(folder: Path) -> None:
+    """Final accuracy of every agent: median over runs."""
+    finals: dict[str, dict[int, list[float]]] = {}
+    for row in run_folder.read(folder):  # later rows replace earlier ones
+        name = f"{row['scheme']} {row['setting']['strength']:g}"
+        finals.setdefault(name, {})[row["run"]] = row["agent_accuracy"]
+    for name, runs in finals.items():
+        medians = np.median(list(runs.values()), axis=0)
+        print(f"{name:<20} by agent:", *(f"{value:.4f}" for value in medians))
+
+
+def report(config: Config, folder: Path) -> None:
+    """Curves of accuracy and loss, tables for a person."""
+    del config
+    figures.curves_by_round(folder, ("accuracy", "loss"))
+    figures.print_summary(folder)
+    print_agents(folder)
+
+
+EXPERIMENT = Experiment("fedcurv", Config, make_jobs, report)

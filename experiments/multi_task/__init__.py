@@ -1,0 +1,1 @@
+"""Agents with different tasks that share an encoder."""

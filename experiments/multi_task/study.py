@@ -1,0 +1,188 @@
+"""How `experiments.multi_task` runs: encoder, graphs, programs, the vocabulary."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments.analysis import figures
+from experiments.engine import run_folder
+from experiments.engine.command import Experiment
+from experiments.engine.config import agent_loop, rate
+from experiments.engine.jobs import Job, Program, jobs_of_runs
+from experiments.multi_task import data, scores
+from experiments.multi_task.config import DATASETS, Config
+from experiments.multi_task.contenders import Contender, contenders
+from experiments.multi_task.data import Dataset
+from p2pjax.algorithms._multi_task import multi_task
+from p2pjax.asynchronous import task_groups
+from p2pjax.datasets.loaders.pieces import Pieces, write
+from p2pjax.evaluation.test_sets import on_test_sets_of_groups
+from p2pjax.graphs import clusters, generators
+from p2pjax.graphs.topology import Graphs, Topology
+from p2pjax.nn.encoder import Encoder
+from p2pjax.training.agent_loop import VMAP
+from p2pjax.types import Array, FederatedData, InputError, Models
+
+
+def make_encoder(config: Config, pieces: Pieces) -> Encoder:
+    """The encoder that the config describes; BERT-Tiny if it says nothing."""
+    if config.stream % config.heads:
+        raise InputError(
+            f"Need a width that {config.heads} heads can share equally, got "
+            f"{config.stream}: change --stream or --heads."
+        )
+    return Encoder(
+        vocab_size=pieces.num_ids,
+        hidden_size=config.stream,
+        num_heads=(config.heads,) * config.layers,
+        mlp_dim=(config.feed_forward,) * config.layers,
+        head_dim=config.stream // config.heads,
+        num_positions=max(512, config.length),
+        dropout=config.dropout,
+    )
+
+
+def graph_of(config: Config, contender: Contender) -> Graphs:
+    """How to draw its graph."""
+    size, degree = config.num_agents, config.degree or 3
+    cluster = np.repeat(np.arange(len(contender.names)), size)
+
+    def draw(rng: np.random.Generator) -> Topology:
+        if contender.graph == "clustered":
+            return clusters.clustered(cluster, degree, seed=rng)
+        return generators.directed_regular(len(cluster), degree, seed=rng)
+
+    draw(np.random.default_rng(0))  # refuses what is not possible
+    return draw
+
+
+def build_program(
+    config: Config,
+    contender: Contender,
+    datasets: Mapping[str, Dataset],
+    pieces: Pieces,
+) -> Program:
+    """A contender, ready to run."""
+    encoder, size = make_encoder(config, pieces), config.num_agents
+    own = [datasets[name] for name in contender.names]
+    tasks = [data.task_of(one, encoder, config.length, pieces) for one in own]
+    sizes = [size] * len(own)
+    if contender.method == "mono":
+        tasks, sizes = tasks[:1], [sum(sizes)]
+    groups = task_groups.groups(tasks, sizes)
+
+    algorithm = multi_task(
+        groups,
+        optax.adam(rate(config, 5e-4), eps=1e-7),  # Keras' epsilon
+        graph_of(config, contender),
+        batch_size=config.batch_size,
+        encoder_freeze=contender.method == "mt_ef",
+        agent_loop=agent_loop(config),
+    )
+    on_own_tests = on_test_sets_of_groups(
+        groups, [one.score for one in own[: len(groups)]], agent_loop(config)
+    )
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = on_own_tests(models, data)
+        # Rows, figures and tables call the score of any task its accuracy.
+        rows = {"accuracy": values["score"], "loss": values["loss"]}
+        for number, one in enumerate(own):
+            agents = slice(number * size, (number + 1) * size)
+            rows[one.metric] = jnp.nanmean(values["score"][agents])
+        return rows
+
+    return Program(algorithm, evaluate)
+
+
+def jobs_with(
+    config: Config, datasets: Mapping[str, Dataset], pieces: Pieces
+) -> list[Job]:
+    """All runs of all contenders, given what they learn and its vocabulary."""
+    compared = contenders(config, datasets)
+    examples = {
+        name: data.make_data(config, dataset, pieces)
+        for name, dataset in datasets.items()
+    }
+
+    def data_of(contender: Contender, run: int) -> FederatedData:
+        own = [examples[name][run] for name in contender.names]
+        if contender.method == "mono":
+            own = [data.concatenated(own)]
+        return task_groups.joined_world(own)
+
+    jobs = []
+    for contender in compared:
+        jobs += jobs_of_runs(
+            config,
+            contender.method,
+            contender.setting,
+            build_program(config, contender, datasets, pieces),
+            partial(data_of, contender),
+        )
+    return jobs
+
+
+def make_jobs(config: Config) -> list[Job]:
+    """All runs of all contenders."""
+    datasets = data.load(config)
+    return jobs_with(config, datasets, data.vocabulary(config, datasets))
+
+
+def prepare(config: Config) -> Config:
+    """Settles the devices, and keeps a vocabulary that has to be learned."""
+    if agent_loop(config) != VMAP:  # in place, tasks share one device
+        config = dataclasses.replace(config, num_devices=1)
+    return keep_vocabulary(config) if data.needs_training(config) else config
+
+
+def keep_vocabulary(config: Config) -> Config:
+    """Writes it to the work folder; the config returned names both.
+
+    Training it again may give another, so reruns have to read it.
+    """
+    workdir = config.workdir or run_folder.default_name("multi_task")
+    path = Path(workdir) / "vocabulary.txt"
+    if path.exists():
+        raise InputError(
+            f"Need a work folder without results, but {path} exists: choose another "
+            f"--workdir, or use it by --vocabulary={path}."
+        )
+    run_folder.check_unused(workdir)
+    datasets = data.load(config)
+    pieces = data.vocabulary(config, datasets)
+    jobs_with(config, datasets, pieces)  # what is refused comes before what is written
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, pieces)
+    except OSError as error:
+        raise InputError(
+            f"Need a work folder that can be written, got {workdir} "
+            f"({error.strerror}): choose another --workdir."
+        ) from error
+    return dataclasses.replace(config, workdir=workdir, vocabulary=str(path))
+
+
+def report(config: Config, folder: Path) -> None:
+    """A figure per task, and the table of scores against each task alone."""
+    for score in map(data.metric, config.dataset):
+        label = "user accuracy" if score.startswith("ua_") else "F1 of entities"
+        figures.score_by_round(folder, score, f"{label}, {score[3:]}")
+    print(scores.table(run_folder.read(folder)))
+    print(f"Results are in {folder}")
+
+
+EXPERIMENT = Experiment(
+    "multi_task",
+    Config,
+    make_jobs,
+    report,
+    summary=(*map(data.metric, DATASETS), "accuracy", "loss", "messages", "bytes"),
+    prepare=prepare,
+    takes_processes=False,
+)

@@ -1,0 +1,244 @@
+"""`experiments.compare`: any method, any network, own data, equal budgets."""
+
+import jax
+import numpy as np
+import pytest
+
+import p2pjax as pj
+from experiments.compare import results
+from experiments.compare.methods import METHODS
+from experiments.compare.problem import GRAPHS, SPLITS, network_of
+from experiments.engine import run_folder
+
+TINY = (
+    "--num_agents=4",
+    "--hidden=4",
+    "--batch_size=16",
+    "--num_rounds=2",
+    "--eval_every=1",
+    "--degree=2",
+)
+
+
+@pytest.fixture
+def own_npz(tmp_path):
+    """Examples of four users with names, of three classes with names."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "mine.npz"
+    y = rng.integers(0, 3, 160)
+    np.savez(
+        path,
+        x=(rng.normal(size=(160, 5)) + y[:, None]).astype(np.float32),
+        y=np.array(["ant", "bee", "cat"])[y],
+        user=np.repeat(["ann", "bob", "cleo", "dora"], 40),
+    )
+    return path
+
+
+NETWORKS = """
+import flax.linen as nn
+import jax.numpy as jnp
+from flax import nnx
+
+import p2pjax as pj
+
+
+class Linen(nn.Module):
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(4)(x))
+        return nn.Dense(self.num_classes)(nn.Dropout(0.1, deterministic=not train)(x))
+
+
+class Nnx(nnx.Module):
+    def __init__(self, num_classes, rngs):
+        self.layer = nnx.Linear(5, num_classes, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x)
+
+
+def functions(num_classes):
+    return pj.Network(
+        lambda key: {"w": jnp.zeros((5, num_classes))}, lambda p, x: x @ p["w"]
+    )
+"""
+
+
+@jax.numpy_dtype_promotion("standard")  # optax's injected rates
+def test_own_data_own_network_swept_rates(run, own_npz, tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_networks.py").write_text(NETWORKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = run(
+        *TINY,
+        "--dataset=npz",
+        f"--data_dir={own_npz}",
+        "--network=my_networks:Linen",
+        "--methods=local_only,fedavg",
+        "--learning_rates=0.01,0.3",
+        experiment="compare",
+    )
+    rows = run_folder.read(folder)
+    last = {(r["scheme"], r["setting"]["learning_rate"]): r for r in rows}
+    assert len(last) == 4 and len(rows) == 8
+    assert last["fedavg", 0.01]["loss"] != last["fedavg", 0.3]["loss"]
+    for row in rows:
+        assert len(row["class_accuracy"]) == 3
+        assert 0 < row["majority"] < 1
+        assert 0 <= row["valid_accuracy"] <= 1
+        assert row["steps"] == row["round"] * 2  # 28 examples in batches of 16
+    assert last["fedavg", 0.3]["accuracy_after"] == last["fedavg", 0.3]["accuracy"]
+    assert "accuracy_before" in last["fedavg", 0.3]
+    table = (folder / "comparison.md").read_text()
+    assert table in capsys.readouterr().out
+    assert "Each agent has used at most 2 rounds; mean over 1 runs" in table
+    assert table.count("\n| fedavg |") == table.count("\n| local_only |") == 1
+    assert (folder / "report.html").exists()
+
+
+def test_all_rates_are_one_program(parse):
+    config = parse(*TINY, "--learning_rates=0.1,0.2,0.3", experiment="compare")
+    from experiments.compare.study import make_jobs
+
+    jobs = make_jobs(config)
+    assert len(jobs) == 4 * 3
+    assert len({job.program for job in jobs}) == 4
+    rates = [job.hyperparameters["learning_rate"] for job in jobs[:3]]
+    assert rates == [0.1, 0.2, 0.3]
+
+
+@jax.numpy_dtype_promotion("standard")
+def test_a_swept_rate_is_that_rate(run):
+    """The state has it: a run of two rates equals two runs of one."""
+    args = (*TINY, "--methods=dpsgd", "--valid_fraction=0")
+    both = run(*args, "--learning_rates=0.05,0.5", workdir="both", experiment="compare")
+    alone = run(*args, "--learning_rate=0.5", workdir="one", experiment="compare")
+    swept = [r for r in run_folder.read(both) if r["setting"]["learning_rate"] == 0.5]
+    for one, other in zip(swept, run_folder.read(alone), strict=True):
+        assert one == other
+
+
+@pytest.mark.parametrize("name", ["Linen", "Nnx", "functions"])
+def test_networks_of_ones_own(parse, tmp_path, monkeypatch, name):
+    (tmp_path / "their_networks.py").write_text(NETWORKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = parse(f"--network=their_networks:{name}", experiment="compare")
+    task = pj.classification(network_of(config, 3), (5,))
+    shapes = jax.eval_shape(task.init, jax.random.key(0)).params
+    inputs = 4 if name == "Linen" else 5
+    assert any(leaf.shape == (inputs, 3) for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.filterwarnings("ignore:D2")  # on rings of even size
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_is_made(parse, name):
+    network = "batch_norm_cnn" if name == "p2p_bn" else "mlp"
+    split = ("--split=rotated", "--degree=1") if name == "oracle" else ("--split=iid",)
+    config = parse(
+        *TINY,
+        f"--methods={name}",
+        f"--network={network}",
+        "--channels=2",
+        *split,
+        experiment="compare",
+    )
+    from experiments.compare.study import make_jobs
+
+    (job,) = make_jobs(config)
+    data = job.make_data()
+    with jax.numpy_dtype_promotion("standard"):
+        state = jax.eval_shape(job.program.algorithm.init, job.key, data)
+        models = jax.eval_shape(job.program.algorithm.models, state)
+        found = jax.eval_shape(job.program.evaluate, models, data)
+    assert found["accuracy"].shape == (4,)
+
+
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "file"])
+def test_graphs(parse, name):
+    config = parse("--num_agents=6", "--degree=2", experiment="compare")
+    graph = GRAPHS[name](config)
+    if callable(graph):
+        graph = graph(np.random.default_rng(0))
+    assert graph.mask.shape[0] == 6
+
+
+@pytest.mark.parametrize("name", [name for name in SPLITS if name != "by_user"])
+def test_splits(parse, name):
+    from experiments.compare import problem
+
+    config = parse(f"--split={name}", "--num_agents=4", experiment="compare")
+    examples = problem.examples_of(config)
+    data = problem.data_of_run(config, examples, np.random.default_rng(0))
+    assert data.train.examples["x"].shape[-3:] == (8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (("--methods=dpsdg",), "need local_only, central, dpsgd"),
+        (("--network=resnet",), "Need a network among mlp, cnn, batch_norm_cnn"),
+        (("--network=nowhere:Net",), "Need a network that can be imported"),
+        (("--split=by_user",), "Need users to split by, and digits has none"),
+        (("--graph=file",), "Need --graph_file for --graph=file"),
+        (("--local_steps=2", "--local_epochs=2"), "got both: leave out one"),
+        (("--methods=p2p_bn",), "add batch norm"),
+        (("--dataset=nothing",), "nothing"),
+        (("--dataset=npz",), "data_dir"),
+        (("--methods=d2", "--loss_probability=0.5"), "D2"),
+    ],
+)
+def test_refusals(run, tmp_path, capsys, args, message):
+    with pytest.raises(SystemExit) as exit_info:
+        run(*TINY, *args, experiment="compare")
+    assert exit_info.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def rows_of(method, accuracies, per_round, rate=0.1, run=0):
+    return [
+        {
+            "scheme": method,
+            "setting": {"learning_rate": rate},
+            "run": run,
+            "round": number,
+            "accuracy": accuracy,
+            "agent_accuracy": [accuracy, accuracy],
+            "messages": per_round * number,
+            "bytes": 8 * per_round * number,
+            "examples": 10 * number,
+        }
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+
+
+def test_methods_are_compared_where_they_have_used_as_much(tmp_path):
+    rows = rows_of("often", [0.5, 0.6, 0.7, 0.8], 2)
+    rows += rows_of("rarely", [0.4, 0.5, 0.55, 0.75], 1)
+    rows += rows_of("local_only", [0.3, 0.3, 0.3, 0.3], 0)
+    for row in rows:
+        run_folder.append(tmp_path, "metrics.jsonl", row)
+
+    def order(budget, amount=None):
+        text = results.table(tmp_path, budget, amount)
+        cells = [line.split(" | ") for line in text.splitlines() if line[:2] == "| "]
+        return [(row[0][2:], row[2]) for row in cells[1:]]
+
+    assert order("rounds")[0] == ("often", "0.800")
+    # After four messages of each agent the thrifty method has come further.
+    assert order("messages")[:2] == [("rarely", "0.750"), ("often", "0.600")]
+    assert order("messages", 2)[:2] == [("often", "0.500"), ("rarely", "0.500")]
+    assert order("bytes")[:2] == order("messages")[:2]
+    assert order("examples", 20)[:2] == [("often", "0.600"), ("rarely", "0.500")]
+
+
+def test_validation_data_choose_the_rate(tmp_path):
+    good = rows_of("dpsgd", [0.6], 1, rate=0.1)
+    lucky = rows_of("dpsgd", [0.9], 1, rate=0.5)
+    for row, valid in ((good[0], 0.8), (lucky[0], 0.7)):
+        run_folder.append(tmp_path, "metrics.jsonl", row | {"valid_accuracy": valid})
+    text = results.table(tmp_path, "rounds", None)
+    assert "| dpsgd | 0.1 | 0.600 |" in text and "0.900" not in text
