@@ -21,20 +21,19 @@ from experiments.engine.fields import RESULTS, text
 from experiments.engine.run_folder import Row
 from p2pjax.types import InputError
 
+FIGURE = "overview.png"
+
+# What a setting says about the scheme; the rest says which task it is.
+SCHEME_SETTINGS = ("level", "hidden", "warm_up")
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The flags of the overview."""
 
     figure: str = text(
-        "overview.png",
-        "Where it goes; the ending says in which format.",
-        topic=RESULTS,
+        FIGURE, "Where it goes; the ending says in which format.", topic=RESULTS
     )
-
-
-# What a setting says about the scheme; the rest says which task it is.
-SCHEME_SETTINGS = ("level", "hidden", "warm_up")
 
 
 class Bar(NamedTuple):
@@ -136,8 +135,8 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
     figure.savefig(output, dpi=150)
 
 
-def main(options: Options, arguments: Sequence[str]) -> None:
-    """Draws the figure of work folders."""
+def main(arguments: Sequence[str], figure: str = FIGURE) -> None:
+    """Draws the figure for the work folders given."""
     if not arguments:
         raise InputError(
             "Need the work folder of at least one run, got none: "
@@ -149,9 +148,14 @@ def main(options: Options, arguments: Sequence[str]) -> None:
             "Need runs with nothing shared, a part shared and everything shared, got "
             f"none in {', '.join(arguments)}."
         )
-    draw(found, Path(options.figure))
-    print(f"Figure is in {options.figure}")
+    try:
+        draw(found, Path(figure))
+    except (OSError, ValueError) as error:  # a folder that is not there, a format
+        raise InputError(
+            f"Need a file that can be written for --figure, got {figure} ({error})."
+        ) from error
+    print(f"Figure is in {figure}")
 
 
 if __name__ == "__main__":
-    command.tool(Options, main)
+    command.tool(Options, lambda options, folders: main(folders, options.figure))

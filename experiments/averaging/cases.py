@@ -6,7 +6,7 @@ varies it, so that differences between cases are differences between schemes.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ from p2pjax.training.learner import Learner, gradient_descent, per_sample
 from p2pjax.types import Array, FederatedData, InputError, Layout, Models, Wiring
 
 MakeData = Callable[[int], FederatedData]  # of a run
+ConfigType = TypeVar("ConfigType", bound=AveragingConfig)
 
 
 class Case(NamedTuple):
@@ -78,9 +79,9 @@ def level_cases(
 
 
 def averaging_jobs(
-    config: AveragingConfig,
+    config: ConfigType,
     cases: Sequence[Case],
-    build: Callable[[AveragingConfig, Case, FederatedData], Program] | None = None,
+    build: Callable[[ConfigType, Case, FederatedData], Program] | None = None,
 ) -> list[Job]:
     """All runs of all cases.
 

@@ -17,7 +17,7 @@ from experiments.combination.data import (
 )
 from experiments.combination.programs import build_program, factors_of, make_task
 from experiments.combination.results import draw_factors, print_costs
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
 from p2pjax.datasets.stacking import Examples
 from p2pjax.exchange.factors import relative_sizes
@@ -96,5 +96,5 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=("accuracy", "loss", "norm", "non_finite", "messages", "bytes"),
+    summary=(*SUMMARY, "norm", "non_finite"),
 )
