@@ -359,6 +359,14 @@ class TestVerdicts:
         found = evidence.sample(evidence.load(tmp_path)["a.b"], claim.parts[0])
         assert (found.left, found.right) == (2, 3)
 
+    def test_what_is_not_reached_stays_open(self, tmp_path):
+        curves = {"x": [[0.1, 0.9]] * 3, "y": [[0.1, 0.9], [0.9, 0.9], [0.1, 0.1]]}
+        write_study(tmp_path, curves, (1, 2))
+        part = PART.replace(" }", ", until = 0.8 }") + 'metric = "round"\n'
+        verdict = verdict_of(tmp_path, STUDY + CLAIM + part)
+        assert verdict.name == "inconclusive"
+        assert "not reached in every run" in verdict.reason
+
     def test_trends_are_changes_over_the_range(self, tmp_path):
         curves = [[0.1, 0.2, 0.3, 0.4], [0.1, 0.3, 0.2, 0.4], [0.0, 0.2, 0.2, 0.35]]
         write_study(tmp_path, {"x": curves})

@@ -91,15 +91,18 @@ def judge_parts(
         if short:
             judged.append(Judged(part, "under-run", f"{describe(part)}: {short}"))
             continue
-        differences = _differences(part, sample)
-        if not np.isfinite(differences).all():
+        if not np.isfinite([sample.left, sample.right]).all():
             text = f"{describe(part)}: not reached in every run"
             judged.append(Judged(part, "open", text))
             continue
         source_runs = budgets[part.study].runs if part.rounding else None
         findings.append(
             rule.find(
-                differences, part.relation, part.margin, part.rounding, source_runs
+                _differences(part, sample),
+                part.relation,
+                part.margin,
+                part.rounding,
+                source_runs,
             )
         )
         judged.append(None)
@@ -143,13 +146,13 @@ def _differences(part: Part, sample: Sample) -> np.ndarray:
 
 def _short(part: Part, sample: Sample, budget: Budget) -> str:
     """Why it is under-run; "" if it is not."""
+    if part.left.until is not None:
+        few = len(sample.runs) < rule.MIN_RUNS
+        return f"{len(sample.runs)} of at least {rule.MIN_RUNS} runs" if few else ""
     if part.relation in ("equal", "flat", "number"):
         effect = part.margin
     else:
         effect = float(_differences(part, sample).mean()) if sample.runs else 0.0
-    if part.left.until is not None:
-        few = len(sample.runs) < rule.MIN_RUNS
-        return f"{len(sample.runs)} of at least {rule.MIN_RUNS} runs" if few else ""
     moment = part.left
     if part.over == "round":
         moment = moment._replace(at=part.values[-1])
