@@ -608,47 +608,10 @@ def test_overview(run, tmp_path):
     with pytest.raises(InputError, match="has no summary.json"):
         overview.comparisons(tmp_path)
     with pytest.raises(InputError, match="at least one run, got none"):
-        overview.main(overview.Options(), [])
+        overview.main([])
     only = run(*TINY, "--levels=50", workdir="only")
     with pytest.raises(InputError, match="nothing shared, a part shared"):
-        overview.main(overview.Options(), [str(only)])
-
-
-@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
-def test_next_word(run, capsys):
-    small = (
-        "--num_agents=4",
-        "--num_words=20",
-        "--units=4",
-        "--degree=2",
-        "--num_rounds=2",
-        "--eval_every=1",
-    )
-    folder = run(*small, "--methods=p2p_bn", "--num_runs=2", experiment="next_word")
-    rows = run_folder.read(folder)
-    assert [(row["scheme"], row["run"], row["round"]) for row in rows] == [
-        ("p2p_bn", run, number) for run in (0, 1) for number in (1, 2)
-    ]
-    assert [row["messages"] for row in rows] == [0, 2, 0, 2]
-    assert all("time" in row for row in rows)
-    assert sum(rows[-1]["agent_messages"]) == 4 * rows[-1]["messages"]
-    assert ["gini" in row for row in rows] == [False, True] * 2
-    links = run_folder.read(folder, "links.jsonl")
-    assert [row["run"] for row in links] == [0, 1]
-    assert all(len(row["cluster"]) == 4 for row in links)
-    assert {"worst_decile", "consensus_distance"} <= set(rows[0])
-    assert "mean of max" in capsys.readouterr().out
-    for args, message in (
-        (("--methods=push",), "Need methods among local_only"),
-        (("--degree=4",), "4"),
-        (("--dataset=chat",), "Need --data_dir for --dataset=chat"),
-        (("--data_dir=x",), "Got --data_dir without --dataset"),
-        (("--learning_rate=0",), "positive learning rate, got 0"),
-    ):
-        with pytest.raises(SystemExit) as exit_info:
-            run(*small, *args, workdir="refused", experiment="next_word")
-        assert exit_info.value.code == 2
-        assert message in capsys.readouterr().err
+        overview.main([str(only)])
 
 
 TINY_VIRTUAL = (
@@ -667,7 +630,7 @@ TINY_VIRTUAL = (
 
 @pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
-def test_virtual(run, capsys):
+def test_virtual(run):
     folder = run(*TINY_VIRTUAL, "--methods=fedavg,virtual", experiment="virtual")
     rows = run_folder.read(folder)
     assert [(row["scheme"], row["round"]) for row in rows] == [
@@ -678,20 +641,19 @@ def test_virtual(run, capsys):
     assert sent["fedavg"] == 2 * 6 / 3 * 4 * (100 * 4 + 4 + 4 * 2 + 2)
     assert sent["virtual"] == 2 * 4 * 2 * (100 * 4 + 4)
     assert_drawn(folder, "accuracy_by_round", "fedavg", "virtual", num_lines=2)
-    assert "0.9600 (0.0020)" in capsys.readouterr().out  # of the paper's table
 
 
 def test_virtual_refuses(run, tmp_path, capsys):
     for args, message in (
-        (("--methods=virtuous",), "Need methods among global"),
+        (("--methods=virtuous",), "need global, "),
         (("--network=99=4=2",), "a network of 100 inputs for these examples"),
         (("--network=100=4=1", "--study=mnist"), "a network of 64 inputs"),
         (("--network=64=4=5", "--study=mnist"), "labels from 0 to 4"),
         (("--network=100=2",), "a hidden layer for clients to read"),
-        (("--dropout=1",), "a dropout of 0 or more below 1, got 1.0"),
-        (("--fedavg_share=0",), "a share of clients in .0, 1. and a positive rate"),
-        (("--damping=2",), "a damping above 0 and at most 1, got 2.0"),
-        (("--test_share=0",), "a test share between 0 and 1"),
+        (("--dropout=1",), "need less than 1, got 1"),
+        (("--fedavg_share=0",), "need more than 0, got 0"),
+        (("--damping=2",), "need 1 or less, got 2"),
+        (("--test_share=0",), "need more than 0, got 0"),
         (
             ("--size=2000", "--study=mnist", "--network=64=4=10"),
             "at most 1797 in all",
@@ -704,40 +666,6 @@ def test_virtual_refuses(run, tmp_path, capsys):
         assert exit_info.value.code == 2
         assert re.search(message, capsys.readouterr().err)
         assert not (tmp_path / "refused").exists()
-
-
-def test_virtual_permutes_pixels_by_client(parse):
-    args = ("--num_agents=3", "--size=40", "--num_runs=2", "--study=p_mnist")
-    parse(*args, experiment="virtual")
-    module = experiment_modules.MODULES["virtual"]
-    worlds = module.make_worlds(module.load_examples())
-    assert [world.train.size.tolist() for world in worlds] == [[30] * 3] * 2
-    np.testing.assert_array_equal(worlds[0].cluster, [0, 1, 2])
-    parse(*args[:3], "--study=mnist", experiment="virtual")
-    plain = module.make_worlds(module.load_examples())
-    for one, other in zip(plain, worlds, strict=True):
-        x, permuted = one.train.examples["x"], other.train.examples["x"]
-        assert (x != permuted).any()
-        pixels = [np.sort(own.reshape(3, 30, -1)) for own in (x, permuted)]
-        np.testing.assert_array_equal(*pixels)
-
-
-def test_heterogeneity(run, capsys):
-    args = ("--dataset=digits,speakers", "--num_agents=10", "--num_runs=2")
-    folder = run(*args, experiment="heterogeneity")
-    rows = json.loads((folder / "summary.json").read_text())["rows"]
-    found = {row["scheme"]: row["median"] for row in rows}
-    assert found["digits_iid"] < 0.1 < found["digits_practical"]
-    assert found["digits_practical"] < found["digits_pathological"]
-    assert 0 < found["speakers"] < 1
-    shown = (name.replace("_", " ") for name in found)
-    assert_drawn(folder, "divergence", "Jensen-Shannon divergence", *shown)
-    with pytest.raises(SystemExit):
-        run("--dataset=chats", workdir="refused", experiment="heterogeneity")
-    assert "got 'chats'" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        run("--dataset=mnist", workdir="refused", experiment="heterogeneity")
-    assert "Need --data_dir for --dataset=mnist" in capsys.readouterr().err
 
 
 COMBINATION = ("--max_epochs=4", "--patience=2", "--num_rounds=3", "--eval_every=1")
@@ -778,11 +706,11 @@ def test_combination(run, capsys):
     )
     assert "bytes until accuracy 0.5" in capsys.readouterr().out
     for args, message in (
-        (("--schemes=median",), "Need schemes among mean, size_weighted"),
-        (("--splits=half",), "Need splits among balanced, balanced_once"),
-        (("--dataset=mnist",), "--dataset=synthetic or hospital or npz for --study="),
+        (("--schemes=median",), "need mean, size_weighted"),
+        (("--splits=half",), "need balanced, balanced_once"),
+        (("--dataset=mnist",), "--dataset=synthetic or hospital or npz"),
         (("--dataset=hospital",), "Need --data_dir for --dataset=hospital"),
-        (("--study=digits", "--hosts=two"), "whole numbers joined by commas for"),
+        (("--study=digits", "--hosts=two"), "need a whole number, got 'two'"),
         (("--study=digits", "--dataset=synthetic"), "--dataset=digits or mnist or npz"),
     ):
         with pytest.raises(SystemExit) as exit_info:
@@ -819,51 +747,3 @@ def test_combination_of_more_classes_is_refused_and_all_schemes_run(
     with pytest.raises(SystemExit):
         run(*COMBINATION, *own, workdir="refused", experiment="combination")
     assert "two classes for --study=hospital, got 3" in capsys.readouterr().err
-
-
-def test_fedcurv(run, capsys):
-    small = ("--train_size=8", "--test_size=8", "--num_rounds=2", "--eval_every=1")
-    folder = run(*small, "--strengths=0.5", "--before_averaging", experiment="fedcurv")
-    rows = run_folder.read(folder)
-    assert [(r["scheme"], r["setting"], r["round"]) for r in rows] == [
-        (scheme, {"strength": strength}, number)
-        for scheme, strength in (("fedavg", 0), ("fedcurv", 0.5))
-        for number in (1, 2)
-    ]
-    size = 2 * 16 + 16 + 16 * 4 + 4
-    assert [row["bytes"] for row in rows] == [
-        4 * size * parts * number for parts in (1, 2) for number in (1, 2)
-    ]
-    assert rows[-1]["bytes_down"] == 4 * size * 3 * 2
-    # Before the averaging machines differ, and nobody was penalised at first.
-    assert rows[0]["agent_accuracy"] == rows[2]["agent_accuracy"]
-    assert rows[0]["loss"] == pytest.approx(rows[2]["loss"], abs=1e-6)
-    assert rows[1]["loss"] != rows[3]["loss"]
-    shown = ("rounds", "fedavg 0", "fedcurv 0.5")
-    assert_drawn(folder, "curves_by_round", *shown, num_lines=2)
-    assert "fedcurv 0.5" in capsys.readouterr().out
-    texts = run(
-        *small[2:],
-        "--study=texts",
-        "--num_dims=8",
-        "--num_epochs=1",
-        "--methods=fedper",
-        workdir="texts",
-        experiment="fedcurv",
-    )
-    found = {row["scheme"]: row for row in run_folder.read(texts)}
-    assert found["fedper"]["bytes"] == 2 * 4 * (8 * 64 + 64)
-    assert len(found["fedper"]["agent_accuracy"]) == 4
-    for args, message in (
-        (("--methods=fedsgd",), "Need methods among local_only"),
-        (("--strengths=much",), "numbers joined by commas for --strengths"),
-        (("--strengths=-1",), "penalty_weight of 0 or more, got -1"),
-        (("--dataset=senteval",), "--study=texts for --dataset=senteval, got points"),
-        (("--study=texts", "--dataset=points"), "Need --study=points for"),
-        (("--study=texts", "--dataset=senteval"), "Need --data_dir for --dataset="),
-        (("--train_size=7",), "multiple of 2 training points"),
-    ):
-        with pytest.raises(SystemExit) as exit_info:
-            run(*small, *args, workdir="refused", experiment="fedcurv")
-        assert exit_info.value.code == 2
-        assert message in capsys.readouterr().err

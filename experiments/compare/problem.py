@@ -3,7 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import numpy as np
@@ -18,29 +18,11 @@ from p2pjax.graphs import edge_lists, generators
 from p2pjax.graphs.topology import Topology
 from p2pjax.types import FederatedData, InputError
 
-
-class Settings(Protocol):
-    """What of the config says which problem it is."""
-
-    dataset: str | None
-    data_dir: str | None
-    num_agents: int
-    split: str | None
-    alpha: float
-    shards: int
-    num_clusters: int
-    test_fraction: float
-    valid_fraction: float
-    network: str
-    hidden: tuple[int, ...]
-    channels: tuple[int, ...]
-    graph: str
-    graph_file: str | None
-    degree: int | None
-    seed: int
+if TYPE_CHECKING:  # it lists the names below
+    from experiments.compare.config import Config
 
 
-SPLITS: Mapping[str, Callable[[Settings], Splitter]] = {
+SPLITS: Mapping[str, Callable[["Config"], Splitter]] = {
     "by_user": lambda config: splits.by_user(),
     "iid": lambda config: splits.iid(),
     "dirichlet": lambda config: splits.dirichlet(config.alpha),
@@ -51,16 +33,18 @@ SPLITS: Mapping[str, Callable[[Settings], Splitter]] = {
 }
 
 
-def examples_of(config: Settings) -> Examples:
+def examples_of(config: "Config") -> Examples:
     """The labelled examples that are named; images have an axis of channels."""
-    examples = load_examples(config.dataset or "digits", config.data_dir)
+    name = config.dataset or "digits"
+    options = {"download": config.download} if name.startswith("tfds:") else {}
+    examples = load_examples(name, config.data_dir, **options)
     if examples.x.ndim == 3:
         examples = examples._replace(x=examples.x[..., None])
     return examples
 
 
 def data_of_run(
-    config: Settings, examples: Examples, rng: np.random.Generator
+    config: "Config", examples: Examples, rng: np.random.Generator
 ) -> FederatedData:
     """The examples, split among agents."""
     has_users = len(np.unique(examples.user)) > 1
@@ -81,7 +65,7 @@ def data_of_run(
     )
 
 
-def network_of(config: Settings, num_classes: int) -> Any:
+def network_of(config: "Config", num_classes: int) -> Any:
     """The network of every agent, as `pj.classification` takes it."""
     own: dict[str, Callable[[], Any]] = {
         "mlp": lambda: networks.MLP((*config.hidden, num_classes), nn.relu),
@@ -128,20 +112,20 @@ def _made(found: Any, num_classes: int) -> Any:
     return found
 
 
-def _square(config: Settings) -> int:
+def _square(config: "Config") -> int:
     """Rows of a lattice that is as square as possible."""
     size = config.num_agents
     return max(rows for rows in range(1, int(size**0.5) + 1) if size % rows == 0)
 
 
-def _from_file(config: Settings) -> Topology:
+def _from_file(config: "Config") -> Topology:
     if config.graph_file is None:
         raise InputError("Need --graph_file for --graph=file, got none.")
     return edge_lists.from_edge_list(config.graph_file, num_agents=config.num_agents)
 
 
 # A graph, or a function that draws one.
-GRAPHS: Mapping[str, Callable[[Settings], Any]] = {
+GRAPHS: Mapping[str, Callable[["Config"], Any]] = {
     "ring": lambda config: generators.ring(config.num_agents),
     "torus": lambda config: generators.torus(config.num_agents, _square(config)),
     "grid": lambda config: generators.grid(config.num_agents, _square(config)),

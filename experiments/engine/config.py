@@ -35,7 +35,15 @@ from p2pjax.types import InputError
 
 # How a run is started, not what it is: these are not in run.flags.
 OF_A_START = frozenset(
-    ("cluster", "coordinator", "num_processes", "process_id", "resume", "workdir")
+    (
+        "cluster",
+        "coordinator",
+        "download",
+        "num_processes",
+        "process_id",
+        "resume",
+        "workdir",
+    )
 )
 
 
@@ -62,6 +70,11 @@ class Common:
     data_dir: str | None = text(
         None,
         "Folder or file that holds the data set (see data/README.md).",
+        topic=DATA,
+    )
+    download: bool = switch(
+        False,
+        "Let TensorFlow Datasets download and prepare what --dataset=tfds:NAME names.",
         topic=DATA,
     )
     seed: int = integer(
@@ -218,15 +231,14 @@ def define(kind: type) -> flags.FlagValues:
     defined = flags.FlagValues()
     for field in dataclasses.fields(kind):
         help_text, read = field.metadata["help"], field.metadata["read"]
+        default: Any = field.default
         if read is None:
-            flags.DEFINE_boolean(
-                field.name, field.default, help_text, flag_values=defined
-            )
+            flags.DEFINE_boolean(field.name, default, help_text, flag_values=defined)
         else:
             flags.DEFINE(
                 _Kind(read, field.metadata["write"]),
                 field.name,
-                field.default,
+                default,
                 help_text,
                 flag_values=defined,
             )

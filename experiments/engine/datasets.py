@@ -65,7 +65,7 @@ def load_dataset(
         logging.info("No --dataset given: %s.", note)
         return embedded()
     if dataset.startswith("tfds:"):  # which has a folder of its own if none is given
-        return load_examples(dataset, data_dir)
+        return load_examples(dataset, data_dir, download=config.download)
     if dataset not in loaders and not is_format(dataset):
         return embedded()
     if data_dir is None:
@@ -73,3 +73,19 @@ def load_dataset(
     if dataset in loaders:
         return loaders[dataset](data_dir)
     return load_examples(dataset, data_dir)
+
+
+def users_of_runs(config: Common, num_agents: int) -> int:
+    """How many users have to be generated so that every run has others.
+
+    Args:
+      config: says which runs there are.
+      num_agents: of a run.
+    """
+    if config.first_run:
+        logging.warning(
+            "Generated users are drawn for runs 0 to %d together: only the last part "
+            "of a study has the same users as all runs in one command.",
+            config.runs[-1],
+        )
+    return num_agents * config.runs.stop

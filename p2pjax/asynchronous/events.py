@@ -19,7 +19,12 @@ from p2pjax.types import InputError
 
 
 class Absence(NamedTuple):
-    """An agent that is away from `start` until just before `stop`."""
+    """An agent that is away from `start` until just before `stop`.
+
+    Example:
+      >>> Absence(agent=2, start=5.0)  # and never comes back
+      Absence(agent=2, start=5.0, stop=inf)
+    """
 
     agent: int
     start: float
@@ -31,6 +36,11 @@ class Timing(NamedTuple):
 
     The defaults are the thesis: a uniformly random agent of those that have received
     something is awake next, and messages arrive at once.
+
+    Example:
+      >>> timing = Timing(poisson=True, absences=[Absence(agent=2, start=5.0)])
+      >>> timing.speed is None  # all clocks tick once in a unit of time
+      True
     """
 
     poisson: bool = False  # every agent has a clock; else a random one is next

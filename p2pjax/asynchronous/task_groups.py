@@ -47,6 +47,10 @@ class PerTask(NamedTuple):
 def groups(tasks: Sequence[Task], sizes: Sequence[int]) -> tuple[Group, ...]:
     """Consecutive groups, one of `sizes[q]` agents for every task.
 
+    Args:
+      tasks: what the agents of each group learn.
+      sizes: agents of each group.
+
     >>> [group[:2] for group in groups([None, None], [20, 10])]
     [(0, 20), (20, 30)]
     """

@@ -37,7 +37,12 @@ from p2pjax.types import (
 
 
 class GlobalStopping(NamedTuple):
-    """When the coordinator ends it: the hosts' held-out loss no longer falls."""
+    """When the coordinator ends it: the hosts' held-out loss no longer falls.
+
+    Example:
+      >>> GlobalStopping(patience=3)
+      GlobalStopping(patience=3, min_gain=0.001)
+    """
 
     patience: int = 5  # rounds without a gain
     min_gain: float = 1e-3

@@ -27,7 +27,13 @@ class LocalStep(NamedTuple):
 
 
 class Outgoing(NamedTuple):
-    """What all agents send, and to whom."""
+    """What all agents send, and to whom.
+
+    Example:
+      >>> models = {"params": jnp.zeros((2, 3))}  # of two agents
+      >>> Outgoing(models, models, sent=jnp.array([[False, True]] * 2)).route is None
+      True
+    """
 
     message: PyTree  # leaves [N, ...]
     kept: PyTree  # leaves [N, ...]: values of the leaves that are not sent
@@ -36,7 +42,19 @@ class Outgoing(NamedTuple):
 
 
 class GossipProtocol(NamedTuple):
-    """How all agents communicate after local training."""
+    """How all agents communicate after local training.
+
+    Example:
+      >>> from p2pjax.exchange.mixing import is_peer
+      >>> from p2pjax.graphs import uniform_receive
+      >>> def send(key, peers, step, state):  # what each agent has learned
+      ...     return Outgoing(step.after, step.after, is_peer(peers))
+      >>> def receive(peers, arrived, sent, step, state, combine):  # the mean
+      ...     return combine(peers), state
+      >>> prepare = prepare_weights(uniform_receive)
+      >>> GossipProtocol(prepare, peer_ids, remembers_nothing, send, receive).num_models
+      1
+    """
 
     # host: graphs [G, N, D], or weighted [G, N, K] -> what the device needs, [G, ...]
     prepare_graph: Callable[[Topology | Peers], PyTree]
@@ -69,6 +87,12 @@ def prepare_weights(
 
     Args:
       mixing_weights: the matrix of a graph, such as `graphs.metropolis_hastings`.
+
+    Example:
+      >>> from p2pjax.graphs import ring, uniform_receive
+      >>> graphs = jax.tree.map(lambda leaf: leaf[None], ring(4))  # a sequence of one
+      >>> prepare_weights(uniform_receive)(graphs).weight.shape  # [G, N, K]
+      (1, 4, 3)
     """
 
     def prepare_fn(graphs: Topology | Peers) -> Peers:
@@ -81,11 +105,28 @@ def prepare_weights(
 
 
 def peer_ids(peers: Peers) -> Array:
-    """A `GossipProtocol.senders` for prepared graphs that are one matrix."""
+    """A `GossipProtocol.senders` for prepared graphs that are one matrix.
+
+    Args:
+      peers: `[N, K]`.
+
+    Example:
+      >>> from p2pjax.graphs import ring, uniform_receive
+      >>> peer_ids(uniform_receive(ring(4)))[0].tolist()  # slot 0 is the agent itself
+      [0, 1, 3]
+    """
     return jnp.asarray(peers.ids)
 
 
 def remembers_nothing(message: PyTree) -> PyTree:
-    """A `GossipProtocol.init` for protocols without a state."""
+    """A `GossipProtocol.init` for protocols without a state.
+
+    Args:
+      message: all agents' models at the start, leaves `[N, ...]`.
+
+    Example:
+      >>> remembers_nothing({"params": jnp.zeros((4, 3))})
+      ()
+    """
     del message
     return ()

@@ -99,6 +99,15 @@ def pull(
         infinite loss and is not averaged.
       agent_loop: see `agent_loop.map_agents`.
       name: of the method, for messages.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> from p2pjax.selection.pens import pens
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), (64,))
+      >>> selection = pj.selection.limit_requests(pens(num_peers=2), max_requests=4)
+      >>> pj.pull(task, optax.sgd(0.1), selection, batch_size=32).round_is
+      'average with the peers chosen last time, ...choose peers'
     """
     if graph is not None:
         graph = as_topology(graph)

@@ -17,6 +17,14 @@ def repeat_rounds(algorithm: Algorithm, num_rounds: int) -> Algorithm:
     Args:
       algorithm: the method.
       num_rounds: how many of its rounds make one.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), (64,))
+      >>> method = pj.local_only(task, optax.sgd(0.1), batch_size=32)
+      >>> repeat_rounds(method, 5).round_is
+      '5 times: 1 local epoch of each agent'
     """
     if num_rounds < 1:
         raise InputError(f"Need one round or more to make a round, got {num_rounds}.")

@@ -121,6 +121,14 @@ def gossip(
       train_fn: makes the function that trains all agents, as
         `local_training.local_training` does; some exchange gradients before a step.
       name: of the method, for messages.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), (64,))
+      >>> protocol, ring = pj.protocols.dpsgd(), pj.graphs.ring(4)
+      >>> pj.gossip(task, optax.sgd(0.1), protocol, ring, batch_size=32).round_is
+      'a network epoch: ..., with an exchange after 1 local step of each'
     """
     graphs = as_graph(graph)
     schedule.check_rewiring(graphs, rewire_every, per_communication=True)

@@ -51,7 +51,8 @@ def load_tfds(
         if not download:
             raise InputError(
                 f"{source} must be prepared in {builder.data_dir} but is not there: "
-                "pass download=True to get it, or read its own files with load()"
+                "pass download=True (--download of experiments) to get it, or read its "
+                "own files with load()"
             )
         _prepare(builder, source)
     found, num_classes = _check_features(builder, image_shape, source)
