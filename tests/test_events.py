@@ -757,3 +757,19 @@ def test_sharing_rules_keep_statistics_at_home():
         sizes[name] = sum(leaf.size for leaf in jax.tree.leaves(state.mailbox))
     # Means and variances of 6 units and of 4 dense cells, for 6 agents.
     assert sizes["full"] - sizes["silo"] == 6 * 2 * (6 + 4)
+
+
+@pytest.mark.parametrize("work, num_epochs", [(2, 1), (5, 2), (3, 7)])
+def test_first_trainings_beyond_the_last_epoch_are_left_out(work, num_epochs):
+    """Where an agent trains for several epochs, the first pass alone may take longer."""
+    sizes = np.full(4, 10)
+    ring = generators.ring(4)
+    to = Topology(*(np.asarray(leaf)[None] for leaf in ring))
+    schedule = events.draw(
+        np.random.default_rng(0), to, sizes, num_epochs, work=work * sizes
+    )
+    assert schedule.epoch.max() == num_epochs - 1
+    assert len(schedule.agent) == len(schedule.epoch) == len(schedule.time)
+    processed = work * 10 * np.arange(len(schedule.agent))
+    np.testing.assert_array_equal(schedule.epoch, processed // 40)
+    waves.pack(schedule, 4, num_epochs)

@@ -104,7 +104,15 @@ def draw(
             f"{simulation.epoch + 1} of {num_epochs}.",
             stacklevel=2,
         )
-    return simulation.schedule()
+    schedule = simulation.schedule()
+    # All agents train at first, which may take more than the epochs that are wanted.
+    wanted = schedule.epoch < num_epochs
+    return schedule._replace(
+        agent=schedule.agent[wanted],
+        epoch=schedule.epoch[wanted],
+        time=schedule.time[wanted],
+        sent=schedule.sent[wanted],
+    )
 
 
 def random_absences(
