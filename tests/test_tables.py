@@ -1,0 +1,102 @@
+"""Tables of results: computed from kept runs, and equal to what is committed."""
+
+import json
+
+import experiment_modules
+import numpy as np
+import pytest
+from experiment_modules import run_tool
+from scipy import stats
+
+from experiments.claims import evidence
+from experiments.tables import __main__ as command
+from experiments.tables import render
+from p2pjax.types import InputError
+
+ROOT = experiment_modules.ROOT
+
+
+def test_committed_pages_are_what_the_results_say():
+    pages = render.pages(ROOT)
+    names = {path.parent.name for path in pages}
+    assert names == {*experiment_modules.NAMES}
+    for path, text in pages.items():
+        assert path.read_text() == text, f"{path}: run python -m experiments.tables"
+
+
+def test_every_kept_study_has_a_flagfile_and_a_section():
+    for folder in (ROOT / "results").iterdir():
+        if folder.is_dir():
+            experiment, _, _ = folder.name.partition(".")
+            page = (ROOT / "experiments" / experiment / "RESULTS.md").read_text()
+            assert f"### {folder.name}\n" in page
+            for name in ("run.flags", "summary.json", "runs.jsonl"):
+                assert (folder / name).exists()
+
+
+def write_study(root, name, lines):
+    folder = root / "results" / name
+    folder.mkdir(parents=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "runs.jsonl").write_text(text)
+    (folder / "run.flags").write_text("--seed=0\n")
+    environment = {
+        "jax": "0",
+        "python": "3",
+        "devices": 1,
+        "backend": "cpu",
+        "cpus": 2,
+    }
+    summary = {"experiment": "toy", "rows": [], "environment": environment}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return evidence.load(root / "results")[name]
+
+
+def line(scheme, run, accuracy, **setting):
+    return {
+        "scheme": scheme,
+        "setting": setting,
+        "run": run,
+        "round": [10, 15, 20],
+        "accuracy": accuracy,
+    }
+
+
+def test_cells_are_means_with_intervals(tmp_path):
+    values = [[0.1, 0.2, 0.4], [0.3, 0.3, 0.5], [0.2, 0.2, 0.9]]
+    study = write_study(
+        tmp_path, "toy.one", [line("a", run, own) for run, own in enumerate(values)]
+    )
+    last = np.array(values)[:, 2]
+    low, high = stats.t.interval(0.95, 2, last.mean(), stats.sem(last))
+    head, _, row = render.table(study, "accuracy")
+    assert head == "| scheme | round 10 | round 20 |"
+    assert row.endswith(f"| {last.mean():.3f} ± {(high - low) / 2:.3f} |")
+
+
+def test_settings_that_vary_are_columns(tmp_path):
+    lines = [
+        line(scheme, 0, [0.0, 0.0, size / 100], size=size, other=other)
+        for scheme in ("a", "b")
+        for other in (1, 2)
+        for size in (5, 7)
+    ]
+    head, _, first, *_ = render.table(
+        write_study(tmp_path, "toy.two", lines), "accuracy"
+    )
+    assert head == "| scheme | size | other 1 | other 2 |"
+    assert first == "| a | 5 | 0.050 | 0.050 |"
+
+
+def test_pages_that_cannot_be_written_are_refused(tmp_path, capsys):
+    page = tmp_path / "RESULTS.md"
+    page.write_text("# Results\n")
+    with pytest.raises(InputError, match="once each in"):
+        render.replaced(page, "new")
+    page.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
+    text = render.replaced(page, "new")
+    assert text == f"before\n{render.BEGIN}\n\nnew\n{render.END}\nafter\n"
+    with pytest.raises(SystemExit) as exit_info:
+        run_tool(command.Options, command.main, "all")
+    assert exit_info.value.code == 2
+    assert "Need no arguments but --check, got 'all'" in capsys.readouterr().err
