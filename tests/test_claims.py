@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment_modules import run_tool
 from scipy import stats
 
 from experiments.claims import evidence, figure, ledger, page, rule, training, verdicts
-from experiments.claims.__main__ import main
+from experiments.claims.__main__ import Options, main
 from experiments.keep import kept_study as keeping
 from p2pjax.types import InputError
 
@@ -105,10 +106,16 @@ class TestPage:
 
     def test_check(self, monkeypatch, capsys, tmp_path):
         monkeypatch.chdir(ROOT)
-        assert main(["--check"]) == 0
+        main(Options(check=True), [])
         (tmp_path / "claims.md").write_text("Something else.\n")
-        assert main(["--check", "--docs", str(tmp_path)]) == 2
+        with pytest.raises(SystemExit) as exit_info:
+            run_tool(Options, main, "--check", f"--docs={tmp_path}")
+        assert exit_info.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+    def test_the_front_page_says_what_the_ledger_says(self, judged):
+        readme = ROOT / "README.md"
+        assert readme.read_text() == page.front_page(readme, judged)
 
     def test_words(self, judged):
         assert not re.search(r"\b(not )?held\b(?!-out)", page.render(judged))
@@ -128,10 +135,11 @@ class TestPage:
 
     def test_parts_of_one_claim(self, monkeypatch, capsys):
         monkeypatch.chdir(ROOT)
-        assert main(["partial-vsn-optimum-80"]) == 0
+        main(Options(), ["partial-vsn-optimum-80"])
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 1 + 24  # three levels, four times, two readings
-        assert main(["no-such-claim"]) == 2
+        with pytest.raises(InputError, match="No claims are called no-such-claim"):
+            main(Options(), ["no-such-claim"])
 
 
 def test_a_changed_value_changes_a_verdict(found, judged, tmp_path):

@@ -761,7 +761,7 @@ def test_sharing_rules_keep_statistics_at_home():
 
 @pytest.mark.parametrize("work, num_epochs", [(2, 1), (5, 2), (3, 7)])
 def test_first_trainings_beyond_the_last_epoch_are_left_out(work, num_epochs):
-    """Where an agent trains for several epochs, the first pass alone may take longer."""
+    """Where agents train for several epochs, the first pass alone may take longer."""
     sizes = np.full(4, 10)
     ring = generators.ring(4)
     to = Topology(*(np.asarray(leaf)[None] for leaf in ring))

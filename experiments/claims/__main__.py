@@ -2,64 +2,71 @@
 
     python -m experiments.claims [ID...] [--check]
 
-Prints a line per claim, writes docs/claims.md and draws docs/claims.svg and .png. With
-names of claims it prints their parts and writes nothing; with --check it fails when
-docs/claims.md is not what would be written.
+Prints a line per claim, writes docs/claims.md and the totals of README.md, and draws
+docs/claims.svg and .png. With names of claims it prints their parts and writes nothing;
+with --check it fails when a page is not what would be written.
 """
 
-import argparse
-import sys
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.claims import evidence, figure, ledger, page, verdicts
+from experiments.claims.verdicts import Verdict
+from experiments.engine import command
+from experiments.engine.fields import RESULTS, switch, text
 from p2pjax.types import InputError
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the ledger."""
+
+    check: bool = switch(False, "Write nothing, compare.", topic=RESULTS)
+    results: str = text("results", "Where runs and ledger are kept.", topic=RESULTS)
+    docs: str = text("docs", "Where the page goes.", topic=RESULTS)
+    readme: str = text("README.md", "The page with the totals.", topic=RESULTS)
+
+
+def main(options: Options, ids: Sequence[str]) -> None:
     """Reads the ledger and the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.claims", description="Verdicts on claims."
-    )
-    parser.add_argument("id", nargs="*", help="claims whose parts to print")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--docs", type=Path, default=Path("docs"))
-    given = parser.parse_args(arguments)
-    try:
-        found = ledger.load(given.results / "claims.toml")
-        every = verdicts.judge_all(found, evidence.load(given.results))
-        return _answer(given, every)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    results = Path(options.results)
+    found = ledger.load(results / "claims.toml")
+    every = verdicts.judge_all(found, evidence.load(results))
+    unknown = set(ids) - {verdict.claim.id for verdict in every}
+    if unknown:
+        raise InputError(f"No claims are called {', '.join(sorted(unknown))}.")
+    pages = {
+        Path(options.docs) / "claims.md": page.render(every),
+        Path(options.readme): page.front_page(Path(options.readme), every),
+    }
+    if options.check:
+        _check(pages)
+        return
+    for verdict in every:
+        if not ids or verdict.claim.id in ids:
+            _say(verdict, with_parts=bool(ids))
+    if not ids:
+        for path, written in pages.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(written)
+        figure.draw(every, Path(options.docs))
 
 
-def _answer(given: argparse.Namespace, every: list[verdicts.Verdict]) -> int:
-    path = given.docs / "claims.md"
-    text = page.render(every)
-    if given.check:
-        if not path.exists() or path.read_text() != text:
+def _check(pages: dict[Path, str]) -> None:
+    for path, expected in pages.items():
+        if not path.exists() or path.read_text() != expected:
             raise InputError(
                 f"{path} is not what the ledger and the results say: run python -m "
                 "experiments.claims and commit what it writes."
             )
-        return 0
-    unknown = set(given.id) - {verdict.claim.id for verdict in every}
-    if unknown:
-        raise InputError(f"No claims are called {', '.join(sorted(unknown))}.")
-    for verdict in every:
-        if not given.id or verdict.claim.id in given.id:
-            print(f"{verdict.claim.id}: {verdict.name}: {verdict.reason}")
-        if verdict.claim.id in given.id:
-            for judged in verdict.parts:
-                print(f"  {judged.state}: {judged.text}")
-    if not given.id:
-        given.docs.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        figure.draw(every, given.docs)
-    return 0
+
+
+def _say(verdict: Verdict, *, with_parts: bool) -> None:
+    print(f"{verdict.claim.id}: {verdict.name}: {verdict.reason}")
+    for judged in verdict.parts if with_parts else ():
+        print(f"  {judged.state}: {judged.text}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.tool(Options, main)

@@ -1,8 +1,12 @@
 """`docs/claims.md`: every claim with its verdict, and the rule."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from experiments.claims.verdicts import NAMES, Verdict
+from p2pjax.types import InputError
+
+BEGIN, END = "<!-- totals of claims -->", "<!-- end of totals -->"
 
 RULE = """# Claims of the sources, and what our runs say
 
@@ -63,6 +67,17 @@ def render(verdicts: Sequence[Verdict]) -> str:
             _table([v for v in verdicts if v.claim.source == source]),
         ]
     return "\n".join(pieces)
+
+
+def front_page(path: Path, verdicts: Sequence[Verdict]) -> str:
+    """README.md with other totals between its two comments."""
+    text = path.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise InputError(f"Need '{BEGIN}' and '{END}' once each in {path}.")
+    before, rest = text.split(BEGIN)
+    names = [verdict.name for verdict in verdicts]
+    totals = ", ".join(f"{names.count(name)} {name}" for name in NAMES if name in names)
+    return f"{before}{BEGIN}{totals}{END}{rest.split(END)[1]}"
 
 
 def _totals(verdicts: Sequence[Verdict], sources: Sequence[str]) -> str:

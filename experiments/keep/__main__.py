@@ -6,39 +6,37 @@ STUDY is called after its flagfile, such as mnist.level. Several work folders ar
 of one study: they differ in runs, methods, levels and other lists of what was tried.
 """
 
-import argparse
-import sys
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.engine import command
+from experiments.engine.fields import RESULTS, switch, text
 from experiments.keep import kept_study
 from p2pjax.types import InputError
 
 
-def main() -> int:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of keeping runs."""
+
+    results: str = text("results", "Where studies are kept.", topic=RESULTS)
+    replace: bool = switch(False, "Replace what was kept before.", topic=RESULTS)
+
+
+def main(options: Options, arguments: Sequence[str]) -> None:
     """Reads the folders and writes the study."""
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.keep", description="Keeps finished runs."
-    )
-    parser.add_argument("study", help="what it is called, such as mnist.level")
-    parser.add_argument("workdir", nargs="+", type=Path, help="its parts")
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="where studies are kept"
-    )
-    parser.add_argument(
-        "--replace", action="store_true", help="replace what was kept before"
-    )
-    given = parser.parse_args()
-    try:
-        folder = kept_study.keep(
-            given.study, given.workdir, given.results, given.replace
+    if len(arguments) < 2:
+        raise InputError(
+            "Need the name of a study and its work folders, got "
+            f"'{' '.join(arguments)}': python -m experiments.keep STUDY WORKDIR..."
         )
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    name, *folders = arguments
+    paths = [Path(folder) for folder in folders]
+    folder = kept_study.keep(name, paths, Path(options.results), options.replace)
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size // 1000} kB")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.tool(Options, main)

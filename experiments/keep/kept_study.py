@@ -49,7 +49,7 @@ OF_THE_MACHINE = (
 PATHS = ("data_dir", "workdir", "vocabulary")
 
 
-class Part(NamedTuple):
+class FinishedRun(NamedTuple):
     """A finished run folder."""
 
     folder: Path
@@ -107,7 +107,7 @@ def lines_of(runs: Sequence[Sequence[Row]]) -> str:
     return text
 
 
-def read_part(folder: Path) -> Part:
+def read_part(folder: Path) -> FinishedRun:
     """A run folder that is complete."""
     needed = ("run.flags", "metrics.jsonl", "summary.json")
     missing = [name for name in needed if not (folder / name).exists()]
@@ -119,7 +119,7 @@ def read_part(folder: Path) -> Part:
     rows = (folder / "metrics.jsonl").read_text().splitlines()
     lines = (folder / "run.flags").read_text().splitlines()
     pairs = (line.removeprefix("--").partition("=") for line in lines if line.strip())
-    return Part(
+    return FinishedRun(
         folder,
         {name: value for name, _, value in pairs},
         [json.loads(row) for row in rows],
@@ -127,7 +127,7 @@ def read_part(folder: Path) -> Part:
     )
 
 
-def merged_flags(parts: Sequence[Part]) -> list[str]:
+def merged_flags(parts: Sequence[FinishedRun]) -> list[str]:
     """Lines of `run.flags` for all parts together, without any path."""
     first = parts[0].flags
     free = (*OF_RUNS, *LISTS, *OF_THE_MACHINE, *PATHS)
@@ -168,7 +168,7 @@ def _said(flags: Flags, flag: str) -> str:
     return (flags[flag] or "set") if flag in flags else "not given"
 
 
-def merged_runs(parts: Sequence[Part]) -> list[list[Row]]:
+def merged_runs(parts: Sequence[FinishedRun]) -> list[list[Row]]:
     """Evaluations of every scheme, setting and run, of all parts."""
     runs: dict[str, list[Row]] = {}
     first_in: dict[str, int] = {}  # which part
@@ -232,7 +232,7 @@ def plain(value: Any, digits: int) -> Any:
     return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
 
 
-def _environment(parts: Sequence[Part]) -> Row:
+def _environment(parts: Sequence[FinishedRun]) -> Row:
     """What the numbers were made with; a list where parts differ."""
     every = [part.summary["environment"] for part in parts]
     found = {
