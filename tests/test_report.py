@@ -22,8 +22,8 @@ from report_pages import (
     write_folder,
 )
 
-from experiments.engine import run_folder
-from experiments.report import charts, command, measures, reading, svg
+from experiments.engine.summary import summarize
+from experiments.report import charts, command, comparisons, measures, reading, svg
 from experiments.report.charts import Line, Point, Series
 
 ROOT = Path(__file__).parents[1]
@@ -139,7 +139,7 @@ def test_table_is_what_was_put_in(folder, page):
 def test_agrees_with_summary(folder):
     """The folder's own summary has the same numbers."""
     path = folder(level_rows())
-    theirs = run_folder.summarize(path, "tiny", ("accuracy",))
+    theirs = summarize(path, "tiny", ("accuracy",))
     ours = measures.results(reading.read_folder(path, "run"))
     for their, our in zip(theirs, ours, strict=True):
         assert [their[name] for name in NUMBERS] == [our[name] for name in NUMBERS]
@@ -444,3 +444,39 @@ def test_command(folder, tmp_path):
     )
     assert done.stdout == f"Report is in {path / 'report.html'}\n"
     Page((path / "report.html").read_text())
+
+
+def test_gains_classes_and_scores_before_and_after(page, folder):
+    """Columns and a table that are there where rows have what they need."""
+
+    def row(scheme, run, messages, agents, **more):
+        return {
+            "scheme": scheme,
+            "setting": {},
+            "run": run,
+            "round": 1,
+            "accuracy": float(np.mean(agents)),
+            "messages": messages,
+            "bytes": 4 * messages,
+            "agent_accuracy": agents,
+            **more,
+        }
+
+    shared = {"accuracy_before": 0.5, "accuracy_after": 0.75, "majority": 0.25}
+    rows = [
+        row("alone", 0, 0, [0.5, 0.5]),
+        row("together", 0, 3, [0.9, 0.4], class_accuracy=[0.5, None, 1.0], **shared),
+        row("together", 1, 3, [0.9, 0.4], class_accuracy=[1.0, None, 1.0], **shared),
+    ]
+    path = folder(rows)
+    made = page(path)
+    heads = made.texts("th")
+    for name in ("gain over local", "agents that lose", "before averaging"):
+        assert name in heads
+    assert "Classes" in made.texts("h2")
+    alone, together = comparisons.gains(reading.read_folder(path, "run"))
+    assert np.isnan(alone["gain over local"])
+    assert together["gain over local"] == pytest.approx(0.15)  # of the run both have
+    assert together["agents that lose"] == 0.5
+    (one,) = reading.read_folder(path, "run").cases[1:]
+    np.testing.assert_allclose(comparisons._class_means(one), [0.75, np.nan, 1])

@@ -39,7 +39,7 @@ def summarize(
         last = [run[-1] for run in runs.values()]
         for name in names:
             rows += _row(last[0], name, [row.get(name) for row in last])
-        alone = _alone(last[0], schemes)
+        alone = alone_for(last[0], schemes)
         if alone is not None:
             gains = gains_over(runs, alone)
             rows += _row(last[0], "gain_over_local", [g.mean() for g in gains])
@@ -70,8 +70,15 @@ def gains_over(runs: Runs, alone: Runs) -> list[np.ndarray]:
     ]
 
 
-def _alone(row: Row, schemes: Sequence[Runs]) -> Runs | None:
-    """The scheme that sends nothing, in the setting most like that of `row`."""
+def alone_for(row: Row, schemes: Sequence[Runs]) -> Runs | None:
+    """The scheme that sends nothing, in the setting most like that of `row`.
+
+    None for schemes that send nothing themselves, or if there is none such.
+
+    Args:
+      row: of the scheme that is compared.
+      schemes: all of the run folder.
+    """
 
     def agreement(other: Row) -> int:
         return sum(other["setting"].get(k) == v for k, v in row["setting"].items())

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.engine import run_folder
 from experiments.engine.fields import RESULTS, text
-from experiments.report import markup, measures, reading, sections
+from experiments.report import comparisons, markup, measures, reading, sections
 from experiments.report.reading import Folder
 from p2pjax.types import InputError
 
@@ -37,6 +37,7 @@ def page(folders: Sequence[Folder]) -> str:
             sections.who_received_from_whom(folders),
             sections.not_recorded(folders),
             sections.results_table(folders),
+            comparisons.classes_table(folders),
             sections.clusters_table(folders),
         ]
     )

@@ -21,6 +21,15 @@ from p2pjax.evaluation import statistics
 _COMPARED = {"group_size": 1, "level": -math.inf, "hidden": -math.inf, "batch_size": 1}
 
 
+# Columns of the table that are means over runs, and what rows call them.
+MEANS = {
+    "before averaging": "accuracy_before",
+    "after averaging": "accuracy_after",
+    "majority label": "majority",
+    "examples": "examples",
+}
+
+
 def num_agents(folder: Folder) -> int:
     """Agents of the largest run; 0 if nothing is known about agents."""
     lists = [row.get("agent_accuracy") for case in folder.cases for row in case.rows]
@@ -99,6 +108,10 @@ def results(folder: Folder) -> list[Row]:
                 for name in ("messages", "bytes", "gini")
             },
             "in cluster": over_runs(case.last_rows, "in_cluster")["median"],
+            **{
+                shown: over_runs(case.last_rows, name)["mean"]
+                for shown, name in MEANS.items()
+            },
         }
         for case in folder.cases
     ]

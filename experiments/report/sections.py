@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from experiments.report import charts, graphs, markup, measures, svg
+from experiments.report import charts, comparisons, graphs, markup, measures, svg
 from experiments.report.charts import Series
 from experiments.report.reading import Folder
 from experiments.report.svg import Axis
@@ -25,7 +25,10 @@ _RESULTS = (
     *("folder", "scheme", "setting", "median", "p40", "p60", "mean", "std", "runs"),
     *("round", "worst decile", "best", "messages to best", "messages", "bytes"),
 )
-_PEER_RESULTS = ("gini", "in cluster")  # only of folders that recorded them
+_IF_KNOWN = (  # only of folders that recorded them
+    *("gini", "in cluster", *measures.MEANS),
+    *comparisons.NO_GAIN,
+)
 _CLUSTERS = (
     *("folder", "scheme", "setting", "cluster", "agents", "median", "p40", "p60"),
     *("mean", "std", "runs"),
@@ -298,15 +301,24 @@ def not_recorded(folders: Sequence[Folder]) -> str:
 
 def results_table(folders: Sequence[Folder]) -> str:
     """Final and best accuracies, traffic."""
-    rows = [row for folder in folders for row in measures.results(folder)]
-    known = [c for c in _PEER_RESULTS if any(math.isfinite(row[c]) for row in rows)]
+    rows = [
+        row | gain
+        for folder in folders
+        for row, gain in zip(
+            measures.results(folder), comparisons.gains(folder), strict=True
+        )
+    ]
+    known = [c for c in _IF_KNOWN if any(math.isfinite(row[c]) for row in rows)]
     return markup.copy_table(
         "results",
         "Results",
         "Accuracy over runs at the last round. Worst decile: mean over the worst tenth "
         "of the agents, rounded up. Best: highest evaluation of a run, and messages "
         "that an agent had sent by then. Messages and bytes: sent by an agent up to "
-        "the last round. From best on, medians over runs.",
+        "the last round. From best to gini and in cluster, medians over runs. Scores "
+        "before and after averaging, the share of the most frequent training label in "
+        "the agents' tests, examples learned from by an agent, gains over learning "
+        "alone and the share of agents that lose by taking part are means.",
         _columns([*_RESULTS, *known], folders),
         rows,
     )

@@ -1,0 +1,99 @@
+"""What agents gain over learning alone, and how right models are class by class."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.engine.run_folder import Row
+from experiments.engine.summary import Runs, alone_for, by_scheme, gains_over
+from experiments.report import markup
+from experiments.report.measures import setting_text
+from experiments.report.reading import Folder, SchemeRows
+
+NO_GAIN = {"gain over local": math.nan, "agents that lose": math.nan}
+
+
+def gains(folder: Folder) -> list[Row]:
+    """For every scheme: mean gain over agents and runs, and the share that loses."""
+    schemes = by_scheme(
+        row for scheme in folder.cases for row in scheme.last_rows if _has_agents(row)
+    )
+    found = {_name(next(iter(runs.values()))[-1]): runs for runs in schemes}
+    return [
+        _gain(found.get(json.dumps([one.scheme, one.setting])), schemes)
+        for one in folder.cases
+    ]
+
+
+def _gain(runs: Runs | None, schemes: Sequence[Runs]) -> Row:
+    if runs is None:
+        return dict(NO_GAIN)
+    alone = alone_for(next(iter(runs.values()))[-1], schemes)
+    differences = [] if alone is None else gains_over(runs, alone)
+    if not differences:
+        return dict(NO_GAIN)
+    of_agents = np.concatenate(differences)
+    return {
+        "gain over local": float(of_agents.mean()),
+        "agents that lose": float(np.mean(of_agents < 0)),
+    }
+
+
+def _name(row: Row) -> str:
+    return json.dumps([row["scheme"], row["setting"]])
+
+
+def _has_agents(row: Row) -> bool:
+    return _is_numbers(row.get("agent_accuracy"))
+
+
+def _is_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        isinstance(value, (int, float)) and math.isfinite(value) for value in values
+    )
+
+
+def classes_table(folders: Sequence[Folder]) -> str:
+    """Accuracy of each class in the end, mean over the agents who have it and runs."""
+    rows, num_classes = [], 0
+    for folder in folders:
+        for scheme in folder.cases:
+            means = _class_means(scheme)
+            num_classes = max(num_classes, len(means))
+            if means:
+                named = {str(label): value for label, value in enumerate(means)}
+                where = {"folder": folder.name, "scheme": scheme.scheme}
+                rows.append(where | {"setting": setting_text(scheme.setting)} | named)
+    if not rows:
+        return ""
+    columns = ["scheme", "setting", *map(str, range(num_classes))]
+    if len(folders) > 1:
+        columns.insert(0, "folder")
+    return markup.copy_table(
+        "classes",
+        "Classes",
+        "Accuracy on examples of each class at the last round: mean over the agents "
+        "who have it, then over runs.",
+        columns,
+        [{name: row.get(name, math.nan) for name in columns} for row in rows],
+    )
+
+
+def _class_means(scheme: SchemeRows) -> list[float]:
+    """Empty where some run does not have them."""
+    found = [row.get("class_accuracy") for row in scheme.last_rows]
+    lists = [one for one in found if isinstance(one, list)]
+    if not lists or len(lists) < len(found) or len({len(one) for one in lists}) > 1:
+        return []
+    values = np.array(
+        [[v if isinstance(v, (int, float)) else math.nan for v in one] for one in lists]
+    )
+    known = np.isfinite(values)
+    total = np.where(known, values, 0).sum(0)
+    return [
+        float(t / n) if n else math.nan
+        for t, n in zip(total, known.sum(0), strict=True)
+    ]
