@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from experiments.engine import rows
+from experiments.engine import rows, run_folder
+from experiments.engine.summary import summarize
 from p2pjax.evaluation import statistics
-from p2pjax.types import Info, Links
+from p2pjax.simulation._used import Used
+from p2pjax.types import FederatedData, Info, Links, Split
 
 CLUSTER = np.array([0, 0, 1])
 
@@ -39,7 +41,8 @@ MERGED = TWO_ROUNDS._replace(
 def row_of(tally, info, cluster=CLUSTER):
     name = {"scheme": "near", "setting": {}, "run": 2}
     values = {"accuracy": np.array([0.0, 0.5, 1.0]), "spread": np.array([1.0, 2.0])}
-    return rows.metrics_row(name, tally, values, info, cluster, {"fact": 7})
+    used = Used(np.int64(12), np.int64(120), *np.zeros(3))
+    return rows.metrics_row(name, tally, used, values, info, cluster, {"fact": 7})
 
 
 def test_counts_add_up_over_evaluations():
@@ -122,3 +125,79 @@ def test_links_of_many_agents_are_not_kept():
     many = rows.MOST_LINKED + 1
     info = info_of(np.zeros((1, many, 1)), np.ones((1, many, 1)), np.ones((1, many)))
     assert rows.counted(rows.nothing(many), 1, info).links is None
+
+
+def summary_of(folder, evaluations, target=None):
+    for row in evaluations:
+        run_folder.append(folder, "metrics.jsonl", row)
+    found = summarize(folder, "toy", ("accuracy", "loss"), target)
+    return {(row["scheme"], row["metric"]): row for row in found}
+
+
+def evaluation(scheme, run, number, agents, messages, **setting):
+    return {
+        "scheme": scheme,
+        "setting": setting,
+        "run": run,
+        "round": number,
+        "accuracy": float(np.mean(agents)),
+        "agent_accuracy": agents,
+        "messages": messages,
+        "bytes": 4 * messages,
+        "steps": 2 * number,
+        "examples": 20 * number,
+    }
+
+
+def test_summary_has_gains_over_learning_alone(tmp_path):
+    found_rows = [
+        evaluation("none", run, 1, [0.5, 0.5, 0.5], 0, level=0, size=size)
+        for size in (1, 2)
+        for run in (0, 1)
+    ]
+    found_rows += [
+        evaluation("some", 0, 1, [0.6, 0.4, 0.7], 5, level=80, size=2),
+        evaluation("some", 1, 1, [0.6, 0.6, 0.6], 5, level=80, size=2),
+    ]
+    found = summary_of(tmp_path, found_rows)
+    gain = found["some", "gain_over_local"]
+    assert gain["runs"] == 2
+    assert gain["mean"] == pytest.approx((0.2 / 3 + 0.1) / 2)
+    assert found["some", "share_of_agents_that_lose"]["mean"] == pytest.approx(1 / 6)
+    assert ("none", "gain_over_local") not in found
+    assert ("some", "loss") not in found  # which no row has
+
+
+def test_summary_says_what_a_target_took(tmp_path):
+    found_rows = [
+        evaluation("quick", run, number, [accuracy], 3 * number)
+        for run, curve in enumerate([(0.2, 0.8, 0.9), (0.8, 0.7, 0.9), (0.1, 0.1, 0.1)])
+        for number, accuracy in enumerate(curve, start=1)
+    ]
+    found = summary_of(tmp_path, found_rows, target=0.75)
+    assert found["quick", "share_of_runs_that_reach_target"]["mean"] == pytest.approx(
+        2 / 3
+    )
+    for metric, expected in (("round", 1.5), ("messages", 4.5), ("bytes", 18)):
+        row = found["quick", f"{metric}_to_target"]
+        assert row["mean"] == expected and row["runs"] == 2
+
+
+def test_the_majority_label_of_training_on_the_test():
+    def split(labels, sizes):
+        return Split({"y": np.array(labels, np.int32)}, np.array(sizes, np.int32))
+
+    data = FederatedData(
+        split([[1, 1, 2, 0], [3, 3, 3, 3]], [3, 2]),
+        split([[0], [0]], [0, 0]),
+        split([[1, 2, 9], [3, 3, 1]], [2, 3]),
+        np.zeros(2, np.int32),
+    )
+    assert rows.data_facts(data) == {"majority": pytest.approx((1 / 2 + 2 / 3) / 2)}
+    none = data._replace(test=split([[1], [1]], [1, 0]))
+    assert rows.data_facts(none) == {}  # an agent without a test
+
+
+def test_accuracies_of_classes_are_means_over_agents_who_have_them():
+    values = np.array([[0.5, np.nan, np.nan], [1.0, 0.25, np.nan]])
+    assert rows._over_agents(values) == [0.75, 0.25, None]
