@@ -160,7 +160,7 @@ def test_unknown_suites_are_refused():
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "Need --suite among headline, small" in done.stderr
+    assert "flag --suite=heads: need headline, small" in done.stderr
     assert "got 'heads'" in done.stderr
 
 
@@ -182,4 +182,5 @@ def test_versions_need_another_checkout():
         cwd=ROOT,
     )
     assert done.returncode == 2
-    assert "--other with another checkout, got headline and nowhere" in done.stderr
+    assert "Need --other with the folder of another checkout" in done.stderr
+    assert "nowhere" in done.stderr

@@ -21,6 +21,7 @@ from experiments.connections import (
 from experiments.connections.config import Config
 from experiments.connections.subject import Run
 from experiments.engine import run_folder
+from experiments.engine.summary import summarize
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import shakespeare
 from p2pjax.datasets.loaders.text import Documents
@@ -389,7 +390,7 @@ def test_a_run_may_lack_what_others_have(tmp_path):
     """Agents of one run sent nothing: no Gini coefficient of the scheme."""
     for run, more in ((0, {"gini": 0.5}), (1, {})):
         run_folder.append(tmp_path, "metrics.jsonl", row("a", run, 1, 0.5, 0) | more)
-    found = run_folder.summarize(tmp_path, "connections", ("accuracy", "gini"))
+    found = summarize(tmp_path, "connections", ("accuracy", "gini"))
     assert [one["metric"] for one in found] == ["accuracy"]
 
 

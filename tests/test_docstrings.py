@@ -46,6 +46,9 @@ NOT_CONSTRUCTED = {
 # Data sets whose files have to be there first; their docstrings show the call.
 FROM_FILES = {
     "pj.datasets.cifar10",
+    "pj.datasets.idx",
+    "pj.datasets.leaf",
+    "pj.datasets.tff",
     "pj.datasets.femnist",
     "pj.datasets.har",
     "pj.datasets.mnist",

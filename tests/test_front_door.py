@@ -437,7 +437,7 @@ class TestBeforeAndAfter:
         expected = {
             "pens": both,
             "dpsgd": {"accuracy_after"},
-            "p2p_bn": {"accuracy_before"},
+            "p2p_bn": both,
             "local_only": set(),
             "fedcurv": both,
         }

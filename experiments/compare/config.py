@@ -53,7 +53,7 @@ class Config(Common):
     )
     dataset: str | None = text(
         None,
-        "digits (the default), glyphs, npz, mnist, femnist, cifar10, har, vsn, idx, "
+        "Of digits (the default), glyphs, npz, mnist, femnist, cifar10, har, vsn, idx, "
         "leaf, tff or tfds:NAME; all but the first two are read from --data_dir.",
         topic=DATA,
     )
@@ -86,19 +86,19 @@ class Config(Common):
     )
     network: str = text(
         "mlp",
-        "mlp, cnn, batch_norm_cnn, or an import path such as my_module:Net of a Linen "
-        "module, an NNX constructor or a Network of functions; what takes num_classes "
-        "is given them.",
+        "Of mlp, cnn, batch_norm_cnn, or an import path such as my_module:Net of a "
+        "Linen module, an NNX constructor or a Network of functions; what takes "
+        "num_classes is given them.",
         topic=TRAINING,
     )
     hidden: tuple[int, ...] = integers(
         (64,), "Cells of hidden dense layers.", at_least=1, topic=TRAINING
     )
     channels: tuple[int, ...] = integers(
-        (16, 32), "Of convolutions.", at_least=1, topic=TRAINING
+        (16, 32), "Channels of convolutions.", at_least=1, topic=TRAINING
     )
     optimizer: str = choice(
-        "sgd", ("sgd", "momentum", "adam"), "Of every agent.", topic=TRAINING
+        "sgd", ("sgd", "momentum", "adam"), "Optimizer of every agent.", topic=TRAINING
     )
     local_steps: int | None = integer(
         None,

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from experiments.engine.run_folder import Row
+from p2pjax import sharding
 from p2pjax.evaluation import models, statistics
 from p2pjax.simulation._used import Used
 from p2pjax.types import Array, FederatedData, Info, Links
@@ -105,17 +106,19 @@ def data_facts(data: FederatedData) -> dict[str, float]:
     """What is known of a run's data: how right the most frequent label would be.
 
     `majority` is the mean over agents of the share of test examples that have the label
-    which is most frequent among the agent's training examples. Of several processes
-    none sees all labels, so none tells.
+    which is most frequent among the agent's training examples.
     """
-    labels = [part.examples.get("y") for part in (data.train, data.test)]
-    if jax.process_count() > 1 or any(y is None or y.ndim != 2 for y in labels):
+    parts = (data.train, data.test)
+    if any(np.ndim(part.examples.get("y")) != 2 for part in parts):
         return {}
+    labels = [part.examples["y"] for part in parts]
+    if jax.process_count() > 1:  # each has its own agents' labels
+        labels = sharding.on_host(labels)
     found = []
     for agent in range(len(data.train.size)):
         train, test = (
-            np.asarray(part.examples["y"][agent])[: int(part.size[agent])]
-            for part in (data.train, data.test)
+            np.asarray(y[agent])[: int(part.size[agent])]
+            for y, part in zip(labels, parts, strict=True)
         )
         if not (len(train) and len(test) and train.dtype.kind in "iu"):
             return {}
