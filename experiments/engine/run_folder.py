@@ -24,6 +24,9 @@ from p2pjax.types import InputError
 
 Row = dict[str, Any]
 
+# What an experiment may put into its folder before the run starts there.
+PREPARED = frozenset(("vocabulary.txt",))
+
 
 def default_name(experiment: str) -> str:
     """Of the folder, where none is given."""
@@ -32,11 +35,32 @@ def default_name(experiment: str) -> str:
 
 def check_unused(workdir: str | None) -> None:
     """Refuses a folder that `create` would refuse because of what it holds."""
-    if workdir is not None and (Path(workdir) / "run.flags").exists():
+    if workdir is None:
+        return
+    try:
+        names = {path.name for path in Path(workdir).iterdir()} - PREPARED
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise unwritable(workdir, error) from error
+    if "run.flags" in names:
         raise InputError(
             f"Need a work folder without results, but {workdir} holds a run: choose "
             "another --workdir, or go on with it by --resume."
         )
+    if names:
+        raise InputError(
+            f"Need a new or an empty work folder, but {workdir} holds {min(names)}: "
+            "choose another --workdir."
+        )
+
+
+def unwritable(workdir: str | Path, error: OSError) -> InputError:
+    """Says that a run cannot start in the folder."""
+    return InputError(
+        f"Need a work folder that can be written, got {workdir} ({error.strerror}): "
+        "choose another --workdir."
+    )
 
 
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
@@ -48,10 +72,7 @@ def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
         with (folder / "run.flags").open("x") as file:  # claims the folder
             file.write(flags_text)
     except OSError as error:
-        raise InputError(
-            f"Need a work folder that can be written, got {folder} "
-            f"({error.strerror}): choose another --workdir."
-        ) from error
+        raise unwritable(folder, error) from error
     return folder
 
 

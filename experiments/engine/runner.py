@@ -26,7 +26,7 @@ from experiments.engine.run_folder import Row
 from experiments.engine.summary import summarize
 from experiments.engine.writers import Writer
 from p2pjax import checkpoint
-from p2pjax.checkpoint import Checkpoint
+from p2pjax.checkpoint import Checkpoint, DifferentRunError
 from p2pjax.simulation._simulate import (
     Snapshot,
     compiled,
@@ -53,6 +53,13 @@ class Position(NamedTuple):
     def num_rounds(self) -> int:
         """That the batch has done."""
         return self.tallies[0].num_rounds if self.tallies else 0
+
+
+class OpenRun(NamedTuple):
+    """Where the rows of a run go."""
+
+    folder: Path
+    run_id: str  # of what determines the rows
 
 
 def run_jobs(
@@ -91,16 +98,18 @@ def _measure(
     folder = run_folder.create(config.workdir, experiment, configs.as_flags(config))
     for row in found:
         run_folder.append(folder, "metrics.jsonl", row)
-    summarize(folder, experiment, summary, config.target_accuracy)
+    run_id = configs.run_id(config, experiment)
+    summarize(folder, experiment, summary, config.target_accuracy, run_id)
     return folder
 
 
 def _train(
     config: Common, experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]
 ) -> Path:
+    run_id = configs.run_id(config, experiment)
     if not processes.is_first():
         config = fitting.settle(config, jobs)
-        _run_left(config, Path(config.workdir or ""), jobs, [])
+        _run_left(config, OpenRun(Path(config.workdir or ""), run_id), jobs, [])
         sys.exit()  # process 0 does the rest
     asked_for, workdir = writers.asked_for(config), config.workdir
     if config.resume:
@@ -118,7 +127,7 @@ def _train(
         try:
             with contextlib.ExitStack() as stack:
                 also = [stack.enter_context(opened(folder)) for opened in asked_for]
-                _run_left(config, folder, jobs, also)
+                _run_left(config, OpenRun(folder, run_id), jobs, also)
         except KeyboardInterrupt:
             print(f"Stopped; {how_to_resume}", file=sys.stderr)
             sys.exit(130)
@@ -127,15 +136,15 @@ def _train(
                 f"Could not write to {folder} ({error.strerror}): make room, then "
                 f"{how_to_resume}"
             ) from error
-        summarize(folder, experiment, summary, config.target_accuracy)
+        summarize(folder, experiment, summary, config.target_accuracy, run_id)
     return folder
 
 
 def _run_left(
-    config: Common, folder: Path, jobs: Sequence[Job], also: Sequence[Writer]
+    config: Common, opened: OpenRun, jobs: Sequence[Job], also: Sequence[Writer]
 ) -> None:
     num_rounds = config.num_rounds
-    position, kind = _last_position(config, folder, jobs), None
+    position, kind = _last_position(config, opened, jobs), None
     before = position.job * num_rounds + len(position.tallies) * position.num_rounds
     with Progress(len(jobs) * num_rounds, before) as progress:
         for batch in batches(config, jobs, position.job):
@@ -144,11 +153,11 @@ def _run_left(
                 progress.say(f"{batch.label}: compiling")
             with devices_of(config, batch.start.data):
                 _tell_of_idle_devices(config, batch)
-                _run_batch(config, folder, batch, position, progress, also)
+                _run_batch(config, opened, batch, position, progress, also)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
-                _append(folder, "timing.jsonl", timing)
+                _append(opened, "timing.jsonl", timing)
             position, kind = Position(batch.after), batch.kind
 
 
@@ -169,7 +178,7 @@ def _tell_of_idle_devices(config: Common, batch: Batch) -> None:
 
 def _run_batch(
     config: Common,
-    folder: Path,
+    opened: OpenRun,
     batch: Batch,
     position: Position,
     progress: Progress,
@@ -196,7 +205,7 @@ def _run_batch(
             )
         ]
         for row in map(run_folder.plain, written):
-            _append(folder, "metrics.jsonl", row)
+            _append(opened, "metrics.jsonl", row)
             for write in also:
                 write(row)
         examples = snapshot.info.examples
@@ -209,10 +218,10 @@ def _run_batch(
         )
         is_last = now == num_rounds
         if is_last:
-            _append_links(folder, batch, tallies, clusters)
+            _append_links(opened, batch, tallies, clusters)
         if is_last or now // period > before // period:
             now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
-            _save(config, folder, now_at)
+            _save(config, opened, now_at)
             progress.begin()
 
 
@@ -245,36 +254,41 @@ def _started(
 
 
 def _append_links(
-    folder: Path, batch: Batch, tallies: Sequence[Tally], clusters: Sequence[np.ndarray]
+    opened: OpenRun,
+    batch: Batch,
+    tallies: Sequence[Tally],
+    clusters: Sequence[np.ndarray],
 ) -> None:
     for job, tally, cluster in zip(batch.jobs, tallies, clusters, strict=True):
         row = rows.links_row(job.name, tally, cluster)
         if row is not None:
-            _append(folder, "links.jsonl", row)
+            _append(opened, "links.jsonl", row)
 
 
-def _append(folder: Path, name: str, row: Row) -> None:
+def _append(opened: OpenRun, name: str, row: Row) -> None:
     if processes.is_first():
-        run_folder.append(folder, name, row)
+        run_folder.append(opened.folder, name, row)
 
 
-def _save(config: Common, folder: Path, position: Position) -> None:
+def _save(config: Common, opened: OpenRun, position: Position) -> None:
     # Rounds of all jobs so far.
     number = position.job * config.num_rounds
     number += len(position.tallies) * position.num_rounds
     plain = {
+        "id": opened.run_id,
         "tallies": [rows.to_json(tally) for tally in position.tallies],
         "used": None
         if position.used is None
         else {name: value.tolist() for name, value in position.used._asdict().items()},
-        "bytes": {name: run_folder.size(folder, name) for name in ROW_FILES},
+        "bytes": {name: run_folder.size(opened.folder, name) for name in ROW_FILES},
     }
-    checkpoint.save(folder / "checkpoints", number, Checkpoint(position.state, plain))
+    saved = Checkpoint(position.state, plain)
+    checkpoint.save(opened.folder / "checkpoints", number, saved)
 
 
-def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Position:
+def _last_position(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> Position:
     """Where to go on."""
-    number = _last_number(config, folder, jobs) if processes.is_first() else 0
+    number = _last_number(config, opened, jobs) if processes.is_first() else 0
     number = processes.from_first(number)
     if number == 0:
         return Position()
@@ -282,7 +296,7 @@ def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Positio
     start, algorithm = batch.start, batch.jobs[0].program.algorithm
     with devices_of(config, start.data):
         fresh = initial_state(start.key, algorithm, start.data)
-        saved = checkpoint.load(folder / "checkpoints", number, fresh)
+        saved = checkpoint.load(opened.folder / "checkpoints", number, fresh)
     tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
     used = Used(**{k: np.asarray(v) for k, v in saved.position["used"].items()})
     position = Position(batch.first, tallies, saved.state, used)
@@ -292,17 +306,23 @@ def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Positio
     return position
 
 
-def _last_number(config: Common, folder: Path, jobs: Sequence[Job]) -> int:
+def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
     """The last usable checkpoint, to which all rows are cut back; 0 if none."""
+    folder = opened.folder
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
         try:
             batch = _batch_of(config, number, jobs)
             start, algorithm = batch.start, batch.jobs[0].program.algorithm
             shapes = initial_shapes(start.key, algorithm, start.data)
             position = checkpoint.check(folder / "checkpoints", number, shapes)
+            if position.get("id") != opened.run_id:
+                raise DifferentRunError(
+                    f"Checkpoint {folder / 'checkpoints' / str(number)} belongs to a "
+                    "different run: its id is another."
+                )
             for name, num_bytes in position["bytes"].items():
                 run_folder.cut(folder, name, num_bytes)
-        except checkpoint.DifferentRunError as error:
+        except DifferentRunError as error:
             raise InputError(
                 f"{error} It was written with other flags or by another version of "
                 "p2pjax: choose another --workdir."

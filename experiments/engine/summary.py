@@ -24,6 +24,7 @@ def summarize(
     experiment: str,
     names: Sequence[str],
     target: float | None = None,
+    run_id: str | None = None,
 ) -> list[Row]:
     """Writes summary.json and returns its rows.
 
@@ -32,6 +33,7 @@ def summarize(
       experiment: its name.
       names: metrics of the last evaluation; schemes without one are left out.
       target: accuracy whose cost is told.
+      run_id: of what determines the rows.
     """
     schemes = by_scheme(read(folder))
     rows = []
@@ -47,7 +49,12 @@ def summarize(
             rows += _row(last[0], "share_of_agents_that_lose", losing)
         if target is not None:
             rows += _until(runs, target)
-    summary = {"experiment": experiment, "rows": rows, "environment": environment()}
+    summary = {
+        "experiment": experiment,
+        "id": run_id,
+        "rows": rows,
+        "environment": environment(),
+    }
     write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")
     return rows
 

@@ -161,10 +161,7 @@ def keep_vocabulary(config: Config) -> Config:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, pieces)
     except OSError as error:
-        raise InputError(
-            f"Need a work folder that can be written, got {workdir} "
-            f"({error.strerror}): choose another --workdir."
-        ) from error
+        raise run_folder.unwritable(workdir, error) from error
     return dataclasses.replace(config, workdir=workdir, vocabulary=str(path))
 
 
