@@ -135,3 +135,67 @@ def test_item_2_a_checkpoint_of_another_id_is_refused(run_toys, refused):
     assert "belongs to a different run: its id is another" in said
     assert "other flags or by another version of p2pjax" in said
     assert {n: b for n, b in contents(folder).items() if n != "lock"} == before
+
+
+def with_other_digits(path, line_number):
+    """Changes a digit of a line of a file, not its length."""
+    lines = path.read_text().splitlines(keepends=True)
+    line = lines[line_number]
+    place = line.index('"accuracy": 0.') + len('"accuracy": 0.')
+    digit = "1" if line[place] != "1" else "2"
+    lines[line_number] = line[:place] + digit + line[place + 1 :]
+    path.write_text("".join(lines))
+
+
+def test_item_5_rows_changed_since_the_last_checkpoint_but_one(
+    run_toys, monkeypatch, caplog
+):
+    """The one before has not seen them yet, so that the run goes on from there."""
+    whole = run_toys(workdir="whole")
+    with monkeypatch.context() as patched:
+        stop_at_row(patched, 5)
+        with pytest.raises(SystemExit):
+            run_toys()
+    folder = whole.parent / "run"
+    assert checkpoint.numbers(folder / "checkpoints") == [2, 4]
+    with_other_digits(folder / "metrics.jsonl", 3)
+    run_toys("--resume")
+    assert "metrics.jsonl was changed: its first" in caplog.text
+    assert "Falling back to the previous checkpoint" in caplog.text
+    for name in runner.ROW_FILES:
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", runner.ROW_FILES)
+def test_item_5_rows_changed_before_all_checkpoints_are_refused(
+    run_toys, refused, name, caplog
+):
+    folder = run_toys()
+    path = folder / name
+    if name == "metrics.jsonl":
+        with_other_digits(path, 0)
+    else:
+        path.write_text(path.read_text().replace('"run": 0', '"run": 1'))
+    before = contents(folder)
+    said = refused("--resume").splitlines()[-1]
+    assert said.startswith(f"Need the rows of {folder} as the run wrote them to resume")
+    assert f"{name} was changed" in caplog.text
+    assert {n: b for n, b in contents(folder).items() if n != "lock"} == before
+
+
+def test_item_5_rows_changed_while_the_run_goes_on(run_toys, monkeypatch, caplog):
+    """The checksum is of what was written, not of what a checkpoint finds."""
+    append = run_folder.append
+
+    def meddled(folder, name, row):
+        append(folder, name, row)
+        if name == "metrics.jsonl" and row["round"] == 3:
+            with_other_digits(folder / name, -1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_folder, "append", meddled)
+        folder = run_toys()
+    with pytest.raises(SystemExit):
+        run_toys("--resume")
+    assert "metrics.jsonl was changed" in caplog.text
+    assert folder.exists()

@@ -123,8 +123,6 @@ def size(folder: Path, name: str) -> int:
 def cut(folder: Path, name: str, num_bytes: int) -> None:
     """Cuts a JSON-lines file back to what it held at a checkpoint."""
     path = folder / name
-    if size(folder, name) < num_bytes:
-        raise InputError(f"{path} is shorter than its checkpoint says ({num_bytes}).")
     if path.exists():
         os.truncate(path, num_bytes)
 
@@ -132,9 +130,14 @@ def cut(folder: Path, name: str, num_bytes: int) -> None:
 def append(folder: Path, name: str, row: Row) -> None:
     """Adds one line to a JSON-lines file."""
     with (folder / name).open("a") as file:
-        file.write(json.dumps(plain(row)) + "\n")
+        file.write(line_of(row))
         file.flush()
         os.fsync(file.fileno())
+
+
+def line_of(row: Row) -> str:
+    """The line that a row is in a JSON-lines file."""
+    return json.dumps(plain(row)) + "\n"
 
 
 def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:

@@ -17,10 +17,11 @@ import numpy as np
 from absl import logging
 
 from experiments.engine import config as configs
-from experiments.engine import fitting, processes, rows, run_folder, writers
+from experiments.engine import fitting, processes, row_files, rows, run_folder, writers
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
 from experiments.engine.progress import Progress
+from experiments.engine.row_files import ChangedRowsError, Mark, RowFiles
 from experiments.engine.rows import Tally
 from experiments.engine.run_folder import Row
 from experiments.engine.summary import summarize
@@ -38,7 +39,7 @@ from p2pjax.simulation._sweep import with_hyperparameters
 from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
-ROW_FILES = ("metrics.jsonl", "links.jsonl")
+ROW_FILES = row_files.NAMES
 
 
 class Position(NamedTuple):
@@ -56,10 +57,11 @@ class Position(NamedTuple):
 
 
 class OpenRun(NamedTuple):
-    """Where the rows of a run go."""
+    """Where a run is written."""
 
     folder: Path
     run_id: str  # of what determines the rows
+    rows: RowFiles | None = None  # of process 0, once it is known where the run goes on
 
 
 def run_jobs(
@@ -145,6 +147,8 @@ def _run_left(
 ) -> None:
     num_rounds = config.num_rounds
     position, kind = _last_position(config, opened, jobs), None
+    if processes.is_first():
+        opened = opened._replace(rows=RowFiles(opened.folder))
     before = position.job * num_rounds + len(position.tallies) * position.num_rounds
     with Progress(len(jobs) * num_rounds, before) as progress:
         for batch in batches(config, jobs, position.job):
@@ -157,7 +161,8 @@ def _run_left(
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
-                _append(opened, "timing.jsonl", timing)
+                if processes.is_first():
+                    run_folder.append(opened.folder, "timing.jsonl", timing)
             position, kind = Position(batch.after), batch.kind
 
 
@@ -266,8 +271,8 @@ def _append_links(
 
 
 def _append(opened: OpenRun, name: str, row: Row) -> None:
-    if processes.is_first():
-        run_folder.append(opened.folder, name, row)
+    if opened.rows is not None:
+        opened.rows.append(name, row)
 
 
 def _save(config: Common, opened: OpenRun, position: Position) -> None:
@@ -280,7 +285,7 @@ def _save(config: Common, opened: OpenRun, position: Position) -> None:
         "used": None
         if position.used is None
         else {name: value.tolist() for name, value in position.used._asdict().items()},
-        "bytes": {name: run_folder.size(opened.folder, name) for name in ROW_FILES},
+        "rows": {} if opened.rows is None else opened.rows.marks(),
     }
     saved = Checkpoint(position.state, plain)
     checkpoint.save(opened.folder / "checkpoints", number, saved)
@@ -308,7 +313,7 @@ def _last_position(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> Posi
 
 def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
     """The last usable checkpoint, to which all rows are cut back; 0 if none."""
-    folder = opened.folder
+    folder, changed = opened.folder, False
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
         try:
             batch = _batch_of(config, number, jobs)
@@ -320,8 +325,9 @@ def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
                     f"Checkpoint {folder / 'checkpoints' / str(number)} belongs to a "
                     "different run: its id is another."
                 )
-            for name, num_bytes in position["bytes"].items():
-                run_folder.cut(folder, name, num_bytes)
+            marks = {name: Mark(*mark) for name, mark in position["rows"].items()}
+            for name, mark in marks.items():
+                row_files.check(folder, name, mark)
         except DifferentRunError as error:
             raise InputError(
                 f"{error} It was written with other flags or by another version of "
@@ -329,8 +335,17 @@ def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
             ) from error
         except InputError as error:
             logging.warning("%s Falling back to the previous checkpoint.", error)
+            changed = changed or isinstance(error, ChangedRowsError)
             continue
+        for name, mark in marks.items():
+            run_folder.cut(folder, name, mark.num_bytes)
         return number
+    if changed:
+        raise InputError(
+            f"Need the rows of {folder} as the run wrote them to resume it, but they "
+            "were changed before its oldest checkpoint: put them back, or run it again "
+            "in another --workdir."
+        )
     for name in ROW_FILES:
         run_folder.cut(folder, name, 0)
     return 0
