@@ -1,12 +1,26 @@
 """Runs, folders and checkpoints under misuse and faults: refused in one sentence."""
 
+import copy
 import json
+import os
+from hashlib import sha256
+from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from toy_jobs import toy_jobs
 
-from experiments.engine import command, config, run_folder, runner
+from experiments.engine import (
+    command,
+    config,
+    own_files,
+    positions,
+    run_folder,
+    runner,
+)
 from p2pjax import checkpoint
+from p2pjax.checkpoint import Checkpoint
+from p2pjax.types import InputError
 
 # Two schemes of one run, five evaluations each.
 ARGS = ("--num_rounds=5", "--eval_every=1", "--checkpoint_every=2", "--num_devices=2")
@@ -199,3 +213,210 @@ def test_item_5_rows_changed_while_the_run_goes_on(run_toys, monkeypatch, caplog
         run_toys("--resume")
     assert "metrics.jsonl was changed" in caplog.text
     assert folder.exists()
+
+
+def rewritten(path, position):
+    """Puts another position into a checkpoint, with checksums that fit."""
+    (path / "position.json").write_text(json.dumps(position))
+    sums = json.loads((path / "checksums.json").read_text())
+    sums["position.json"] = sha256((path / "position.json").read_bytes()).hexdigest()
+    (path / "checksums.json").write_text(json.dumps(sums))
+
+
+def newest(folder):
+    number = checkpoint.numbers(folder / "checkpoints")[-1]
+    return folder / "checkpoints" / str(number)
+
+
+@pytest.mark.parametrize("key", ["rows", "bytes"])
+def test_item_7_a_checkpoint_cannot_name_files(run_toys, tmp_path, key):
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious\n")
+    folder = run_toys()
+    rows = (folder / "metrics.jsonl").read_bytes()
+    path = newest(folder)
+    position = json.loads((path / "position.json").read_text())
+    empty = sha256(b"").hexdigest()
+    position[key] = {str(victim): [0, empty], "../victim.txt": [0, empty]}
+    rewritten(path, position)
+    run_toys("--resume")
+    assert victim.read_text() == "precious\n"
+    assert (folder / "metrics.jsonl").read_bytes() == rows
+
+
+TALLY = {
+    "num_rounds": 2,
+    "sent": [1.0, 2.0],
+    "payload": 1.5,
+    "delivered": 0.0,
+    "links": [[0, 1, 3]],
+    "merged": None,
+}
+POSITION = {
+    "id": "0" * 64,
+    "tallies": [TALLY],
+    "used": {"steps": 1, "examples": 2, "messages": 3, "bytes": 4, "time": 0.5},
+    "rows": {name: [7, "f" * 64] for name in runner.ROW_FILES},
+}
+
+
+@pytest.mark.parametrize(
+    "where, value",
+    [
+        ((), []),
+        (("id",), 3),
+        (("more",), 1),
+        (("tallies",), []),
+        (("tallies",), {}),
+        (("tallies", 0, "num_rounds"), 0),
+        (("tallies", 0, "num_rounds"), 6),
+        (("tallies", 0, "num_rounds"), True),
+        (("tallies", 0, "num_rounds"), 10**400),
+        (("tallies", 0, "sent"), [1.0]),
+        (("tallies", 0, "sent"), ["1", 2]),
+        (("tallies", 0, "sent"), [-1, 2]),
+        (("tallies", 0, "payload"), float("nan")),
+        (("tallies", 0, "payload"), None),
+        (("tallies", 0, "links"), [[0, 2, 1]]),
+        (("tallies", 0, "links"), [[-1, 0, 1]]),
+        (("tallies", 0, "links"), [[0, 1]]),
+        (("tallies", 0, "links"), [[0, 1, 1]] * 5),
+        (("tallies", 0, "merged"), 7),
+        (("used",), None),
+        (("used", "steps"), [1, 2]),
+        (("used", "steps"), [1]),
+        (("used", "steps"), -1),
+        (("used", "time"), "now"),
+        (("used", "room"), 1),
+        (("rows",), {}),
+        (("rows", "/etc/passwd"), [0, "f" * 64]),
+        (("rows", "links.jsonl"), [-1, "f" * 64]),
+        (("rows", "links.jsonl"), [0.5, "f" * 64]),
+        (("rows", "links.jsonl"), [0, "f"]),
+        (("rows", "links.jsonl"), 0),
+    ],
+)
+def test_item_7_positions_have_a_schema(where, value):
+    sound = positions.from_json(POSITION, 1, 2, 5)
+    assert positions.to_json(sound) == POSITION
+    found = copy.deepcopy(POSITION)
+    part = found
+    for name in where[:-1]:
+        part = part[name]
+    if where:
+        part[where[-1]] = value
+    else:
+        found = value
+    with pytest.raises(InputError, match="not of such a run, or is damaged"):
+        positions.from_json(found, 1, 2, 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["lock", "metrics.jsonl", "links.jsonl", "checkpoints"]
+)
+def test_item_7_no_link_is_followed(run_toys, refused, tmp_path, name):
+    folder = run_toys()
+    outside = tmp_path / "outside"
+    if name == "lock":
+        outside.write_text("mine\n")
+    else:
+        (folder / name).rename(outside)
+    before = outside.read_bytes() if outside.is_file() else contents(outside)
+    (folder / name).symlink_to(outside)
+    said = refused("--resume")
+    assert str(folder) in said
+    assert (outside.read_bytes() if outside.is_file() else contents(outside)) == before
+
+
+def test_item_7_what_is_replaced_is_the_link(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "summary.json"
+    victim.write_text("precious")
+    path.symlink_to(victim)
+    own_files.write_whole(path, "new")
+    assert (path.read_text(), victim.read_text()) == ("new", "precious")
+    assert {each.name for each in tmp_path.iterdir()} == {"victim", "summary.json"}
+    for kind in ("link", "pipe"):
+        if kind == "link":
+            (tmp_path / kind).symlink_to(victim)
+        else:
+            os.mkfifo(tmp_path / kind)
+        with pytest.raises(OSError):
+            own_files.append(tmp_path / kind, "more")
+        with pytest.raises(OSError):
+            own_files.cut(tmp_path / kind, 0)
+    assert victim.read_text() == "precious"
+
+
+def test_item_7_files_are_on_the_disk_before_they_have_their_names(
+    tmp_path, monkeypatch
+):
+    done = []
+    fsync, rename, replace = os.fsync, Path.rename, Path.replace
+
+    def synced(descriptor):
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def moved(move):
+        def moving(path, to):
+            done.append(("moved", str(path)))
+            return move(path, to)
+
+        return moving
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", moved(rename))
+    monkeypatch.setattr(Path, "replace", moved(replace))
+    own_files.write_whole(tmp_path / "a", "text")
+    (temporary,) = [each[1] for each in done if each[0] == "moved"]
+    assert done.index(temporary) < done.index(("moved", temporary))
+    done.clear()
+    state = {"x": jnp.ones(2)}
+    for number in (1, 2):
+        checkpoint.save(tmp_path / "c", number, Checkpoint(state, {}))
+    moves = [each[1] for each in done if each[0] == "moved"]
+    names = {path for path in moves if Path(path).parent == tmp_path / "c"}
+    assert len(names) == 2  # random
+    for path in names:
+        last = done.index(("moved", path))
+        for file in ("position.json", "description.json", "checksums.json"):
+            assert done.index(f"{path}/{file}") < last
+
+
+def test_item_7_only_folders_with_plain_numbers_are_checkpoints(tmp_path):
+    state = {"x": jnp.ones(2)}
+    checkpoint.save(tmp_path / "c", 3, Checkpoint(state, {}))
+    for name in ("²", "٣", "007", "1" * 30, "-1"):
+        (tmp_path / "c" / name).mkdir()
+    (tmp_path / "c" / "5").touch()
+    (tmp_path / "c" / "6").symlink_to(tmp_path / "c" / "3")
+    assert checkpoint.numbers(tmp_path / "c") == [3]
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").touch()
+    (tmp_path / "c" / "incomplete-4").symlink_to(tmp_path / "victim")
+    (tmp_path / "c" / "4").symlink_to(tmp_path / "victim")
+    checkpoint.save(tmp_path / "c", 4, Checkpoint(state, {}))
+    assert checkpoint.numbers(tmp_path / "c") == [3, 4]
+    assert (tmp_path / "victim" / "file").exists()
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "size", "depth"])
+def test_item_7_checkpoints_are_plain_and_bounded(tmp_path, what):
+    state = {"x": jnp.ones(2)}
+    checkpoint.save(tmp_path, 1, Checkpoint(state, {}))
+    path = tmp_path / "1" / "position.json"
+    path.unlink()
+    if what == "link":
+        path.symlink_to(tmp_path / "1" / "checksums.json")
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "size":
+        path.touch()
+        os.truncate(path, 2**32)  # which takes no room
+    else:
+        path.write_text("[" * 10**6)
+        sums = json.loads((tmp_path / "1" / "checksums.json").read_text())
+        sums["position.json"] = sha256(path.read_bytes()).hexdigest()
+        (tmp_path / "1" / "checksums.json").write_text(json.dumps(sums))
+    with pytest.raises(InputError, match="is damaged|is incomplete"):
+        checkpoint.load(tmp_path, 1, state)

@@ -5,10 +5,11 @@ only from rows that are still what the run wrote.
 """
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.engine import run_folder
+from experiments.engine import own_files, run_folder
 from experiments.engine.run_folder import Row
 from p2pjax.types import InputError
 
@@ -78,7 +79,8 @@ def _sha256_of(folder: Path, name: str, num_bytes: int) -> Any:
     """Of the first bytes of a file; there may be no file for none."""
     found = hashlib.sha256()
     if num_bytes:
-        with (folder / name).open("rb") as file:
+        found_file = own_files.open_file(folder / name, os.O_RDONLY)
+        with os.fdopen(found_file, "rb") as file:
             while num_bytes and (chunk := file.read(min(num_bytes, _CHUNK))):
                 found.update(chunk)
                 num_bytes -= len(chunk)

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from experiments.engine import own_files
 from p2pjax.types import InputError
 
 Row = dict[str, Any]
@@ -69,8 +70,7 @@ def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
     folder = Path(workdir or default_name(experiment))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "run.flags").open("x") as file:  # claims the folder
-            file.write(flags_text)
+        own_files.write_new(folder / "run.flags", flags_text)  # claims the folder
     except OSError as error:
         raise unwritable(folder, error) from error
     return folder
@@ -103,7 +103,11 @@ def reopen(workdir: str | None, flags_text: str) -> Path:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps a second process out of the folder."""
-    with (folder / "lock").open("w") as file:
+    try:
+        descriptor = own_files.open_file(folder / "lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise unwritable(folder / "lock", error) from error
+    with os.fdopen(descriptor) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -120,19 +124,9 @@ def size(folder: Path, name: str) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def cut(folder: Path, name: str, num_bytes: int) -> None:
-    """Cuts a JSON-lines file back to what it held at a checkpoint."""
-    path = folder / name
-    if path.exists():
-        os.truncate(path, num_bytes)
-
-
 def append(folder: Path, name: str, row: Row) -> None:
     """Adds one line to a JSON-lines file."""
-    with (folder / name).open("a") as file:
-        file.write(line_of(row))
-        file.flush()
-        os.fsync(file.fileno())
+    own_files.append(folder / name, line_of(row))
 
 
 def line_of(row: Row) -> str:
@@ -150,13 +144,6 @@ def settings(folder: Path) -> dict[str, str]:
     lines = (folder / "run.flags").read_text().splitlines()
     pairs = (line.removeprefix("--").partition("=") for line in lines)
     return {name: value for name, _, value in pairs if name}
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is either complete or not there."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def environment() -> Row:

@@ -17,11 +17,21 @@ import numpy as np
 from absl import logging
 
 from experiments.engine import config as configs
-from experiments.engine import fitting, processes, row_files, rows, run_folder, writers
+from experiments.engine import (
+    fitting,
+    own_files,
+    positions,
+    processes,
+    row_files,
+    rows,
+    run_folder,
+    writers,
+)
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
+from experiments.engine.positions import Position, Saved
 from experiments.engine.progress import Progress
-from experiments.engine.row_files import ChangedRowsError, Mark, RowFiles
+from experiments.engine.row_files import ChangedRowsError, RowFiles
 from experiments.engine.rows import Tally
 from experiments.engine.run_folder import Row
 from experiments.engine.summary import summarize
@@ -36,24 +46,9 @@ from p2pjax.simulation._simulate import (
     snapshots,
 )
 from p2pjax.simulation._sweep import with_hyperparameters
-from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
 ROW_FILES = row_files.NAMES
-
-
-class Position(NamedTuple):
-    """Where all jobs stand."""
-
-    job: int = 0  # number of the next one, or of the first of the batch that runs
-    tallies: Sequence[Tally] = ()  # of the jobs of that batch; empty at its beginning
-    state: Any = None
-    used: Used | None = None  # by the batch
-
-    @property
-    def num_rounds(self) -> int:
-        """That the batch has done."""
-        return self.tallies[0].num_rounds if self.tallies else 0
 
 
 class OpenRun(NamedTuple):
@@ -279,14 +274,11 @@ def _save(config: Common, opened: OpenRun, position: Position) -> None:
     # Rounds of all jobs so far.
     number = position.job * config.num_rounds
     number += len(position.tallies) * position.num_rounds
-    plain = {
-        "id": opened.run_id,
-        "tallies": [rows.to_json(tally) for tally in position.tallies],
-        "used": None
-        if position.used is None
-        else {name: value.tolist() for name, value in position.used._asdict().items()},
-        "rows": {} if opened.rows is None else opened.rows.marks(),
-    }
+    assert position.used is not None  # a snapshot has it
+    marks = {} if opened.rows is None else opened.rows.marks()
+    plain = positions.to_json(
+        Saved(opened.run_id, position.tallies, position.used, marks)
+    )
     saved = Checkpoint(position.state, plain)
     checkpoint.save(opened.folder / "checkpoints", number, saved)
 
@@ -302,8 +294,7 @@ def _last_position(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> Posi
     with devices_of(config, start.data):
         fresh = initial_state(start.key, algorithm, start.data)
         saved = checkpoint.load(opened.folder / "checkpoints", number, fresh)
-    tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
-    used = Used(**{k: np.asarray(v) for k, v in saved.position["used"].items()})
+    _, tallies, used, _ = _checked(config, number, batch, saved.position)
     position = Position(batch.first, tallies, saved.state, used)
     logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
     if position.num_rounds == config.num_rounds:
@@ -314,19 +305,24 @@ def _last_position(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> Posi
 def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
     """The last usable checkpoint, to which all rows are cut back; 0 if none."""
     folder, changed = opened.folder, False
+    if (folder / "checkpoints").is_symlink():
+        raise InputError(
+            f"Need a folder, but {folder / 'checkpoints'} is a link: put the folder in "
+            "its place."
+        )
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
         try:
             batch = _batch_of(config, number, jobs)
             start, algorithm = batch.start, batch.jobs[0].program.algorithm
             shapes = initial_shapes(start.key, algorithm, start.data)
-            position = checkpoint.check(folder / "checkpoints", number, shapes)
-            if position.get("id") != opened.run_id:
+            found = checkpoint.check(folder / "checkpoints", number, shapes)
+            saved = _checked(config, number, batch, found)
+            if saved.run_id != opened.run_id:
                 raise DifferentRunError(
                     f"Checkpoint {folder / 'checkpoints' / str(number)} belongs to a "
                     "different run: its id is another."
                 )
-            marks = {name: Mark(*mark) for name, mark in position["rows"].items()}
-            for name, mark in marks.items():
+            for name, mark in saved.marks.items():
                 row_files.check(folder, name, mark)
         except DifferentRunError as error:
             raise InputError(
@@ -337,8 +333,8 @@ def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
             logging.warning("%s Falling back to the previous checkpoint.", error)
             changed = changed or isinstance(error, ChangedRowsError)
             continue
-        for name, mark in marks.items():
-            run_folder.cut(folder, name, mark.num_bytes)
+        for name, mark in saved.marks.items():
+            own_files.cut(folder / name, mark.num_bytes)
         return number
     if changed:
         raise InputError(
@@ -347,8 +343,21 @@ def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
             "in another --workdir."
         )
     for name in ROW_FILES:
-        run_folder.cut(folder, name, 0)
+        own_files.cut(folder / name, 0)
     return 0
+
+
+def _checked(config: Common, number: int, batch: Batch, found: Any) -> Saved:
+    """What a checkpoint says, if it can be of the batch."""
+    num_agents, num_rounds = batch.start.data.cluster.shape[-1], config.num_rounds
+    try:
+        saved = positions.from_json(found, len(batch.jobs), num_agents, num_rounds)
+        done = len(batch.jobs) * saved.tallies[0].num_rounds
+        if number != batch.first * num_rounds + done:
+            raise InputError("its number is not that of its rounds")
+    except InputError as error:
+        raise InputError(f"Checkpoint {number} cannot be used: {error}.") from error
+    return saved
 
 
 def _batch_of(config: Common, number: int, jobs: Sequence[Job]) -> Batch:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.engine.run_folder import Row, environment, plain, read, write_whole
+from experiments.engine.own_files import write_whole
+from experiments.engine.run_folder import Row, environment, plain, read
 from p2pjax.evaluation import statistics
 
 Runs = dict[int, list[Row]]  # evaluations of a scheme in a setting, by run
