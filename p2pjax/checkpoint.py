@@ -13,6 +13,7 @@ can reach; process 0 does the rest. How many there are may change between the tw
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -91,6 +92,9 @@ def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> No
       number: of this one.
       checkpoint: state and position.
       keep: how many stay.
+
+    Raises:
+      OSError: it could not be written; those before are as they were.
     """
     folder = folder.resolve()
     is_first = jax.process_index() == 0
@@ -101,15 +105,31 @@ def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> No
             _remove(left)
         secret = np.frombuffer(secrets.token_bytes(8), np.uint32)
         _temporary(folder, secret).mkdir()
-    secret = _of_first(secret)  # and all wait for the folder
+    temporary = _temporary(folder, _of_first(secret))  # all wait for the folder
+    try:
+        _write_state(temporary / "state", checkpoint.state)
+        if is_first:
+            _complete(folder, temporary, number, checkpoint, keep)
+    except BaseException:
+        if is_first:
+            shutil.rmtree(temporary, ignore_errors=True)  # it takes room
+        raise
+    _meet(f"checkpoint {number} is made")
+
+
+def _write_state(path: Path, state: PyTree) -> None:
     import orbax.checkpoint as ocp
 
-    with ocp.StandardCheckpointer() as writer:
-        state = _temporary(folder, secret) / "state"
-        writer.save(state, _without_keys(checkpoint.state))
-    if is_first:
-        _complete(folder, _temporary(folder, secret), number, checkpoint, keep)
-    _meet(f"checkpoint {number} is made")
+    try:
+        with ocp.StandardCheckpointer() as writer:
+            writer.save(path, _without_keys(state))
+    except Exception as error:
+        # What the system says is somewhere in the text of another kind of error.
+        code = re.search(r"os_error_code='(\d+)'|OS error (\d+)", str(error))
+        if code is None or isinstance(error, OSError):
+            raise
+        number = int(code[1] or code[2])
+        raise OSError(number, os.strerror(number), str(path.parents[1])) from error
 
 
 def _temporary(folder: Path, secret: np.ndarray) -> Path:

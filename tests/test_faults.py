@@ -1,12 +1,16 @@
 """Runs, folders and checkpoints under misuse and faults: refused in one sentence."""
 
 import copy
+import errno
 import json
 import os
+import resource
 from hashlib import sha256
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from toy_jobs import toy_jobs
 
@@ -18,6 +22,7 @@ from experiments.engine import (
     run_folder,
     runner,
 )
+from experiments.engine.jobs import Measurement
 from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
 from p2pjax.types import InputError
@@ -420,3 +425,159 @@ def test_item_7_checkpoints_are_plain_and_bounded(tmp_path, what):
         (tmp_path / "1" / "checksums.json").write_text(json.dumps(sums))
     with pytest.raises(InputError, match="is damaged|is incomplete"):
         checkpoint.load(tmp_path, 1, state)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def small_files():
+    """Lets no file of this process grow beyond 100 kB, as a quota would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_item_11_a_state_that_cannot_be_written(tmp_path, small_files):
+    """What the system says comes through orbax, and nothing is left behind."""
+    x = np.random.default_rng(0).normal(size=(500, 500)).astype("f4")
+    folder = tmp_path / "c"
+    checkpoint.save(folder, 1, Checkpoint({"x": jnp.ones(2)}, {}))
+    with pytest.raises(OSError) as failed:
+        checkpoint.save(folder, 2, Checkpoint({"x": jnp.asarray(x)}, {}))
+    assert failed.value.errno == errno.EFBIG
+    assert [path.name for path in folder.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_item_11_a_checkpoint_that_cannot_be_written(
+    run_toys, refused, monkeypatch, number
+):
+    """Room is asked for only where it lacks."""
+    whole = run_toys(workdir="whole")
+
+    def failing(*args):
+        words = f"UNKNOWN: in OCDBT database: Bad [os_error_code='{number}']"
+        raise ValueError(words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ocp.StandardCheckpointer, "save", failing)
+        said = refused()
+    folder = whole.parent / "run"
+    assert f"({os.strerror(number)}): " in said
+    assert ("make room" in said) == (number != errno.EIO)
+    assert f"--flagfile={folder}/run.flags --workdir={folder} --resume" in said
+    run_toys("--resume")
+    for name in runner.ROW_FILES:
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_item_11_a_folder_that_could_not_be_started_can_be(
+    run_toys, refused, monkeypatch, tmp_path
+):
+    def failing(descriptor):
+        raise FULL
+
+    for there in (False, True):
+        if there:
+            (tmp_path / "run").mkdir()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing)
+            said = refused()
+        assert "can be written" in said and "No space left on device" in said
+        assert (tmp_path / "run").exists() == there
+        assert not there or not list((tmp_path / "run").iterdir())
+    assert (run_toys() / "summary.json").exists()
+
+
+def test_item_11_a_full_disk_at_the_first_row(run_toys, refused, monkeypatch, tmp_path):
+    with monkeypatch.context() as patched:
+        stop_at_row(patched, 1, FULL)
+        assert "make room, then go on with" in refused()
+    assert (run_toys("--resume") / "summary.json").exists()
+
+
+def test_item_11_measurements_leave_nothing_half_written(
+    parse, monkeypatch, tmp_path, capsys
+):
+    jobs = [Measurement("near", {}, run, lambda: {"loss": 1.0}) for run in range(3)]
+
+    def start():
+        settled = parse(*ARGS, f"--workdir={tmp_path / 'run'}")
+        runner.run_jobs(settled, "toys", jobs, ("loss",))
+
+    with monkeypatch.context() as patched:
+        stop_at_row(patched, 2, FULL)
+        with pytest.raises(SystemExit) as ended:
+            command.guarded(start)
+    assert ended.value.code == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not list((tmp_path / "run").iterdir())
+    command.guarded(start)
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    "workdir",
+    [
+        "/proc/self/run",  # which even root cannot make
+        "x" * 300,
+        "x/" * 3000,
+        "file/run",
+        "file",
+        "nul\0",
+        "loop/run",
+    ],
+)
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_item_11_folders_that_cannot_be(refused, tmp_path, workdir, resume):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    said = refused(*resume, workdir=workdir)
+    assert said.startswith("Need ") and len(said) < 1000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "loop"]
+
+
+@pytest.mark.parametrize(
+    "name", ["run.flags", "metrics.jsonl", "links.jsonl", "summary.json", "lock"]
+)
+def test_item_11_names_that_folders_have(run_toys, refused, name):
+    folder = run_toys()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    said = refused("--resume").splitlines()[-1]
+    assert str(folder) in said
+    assert refused() and (folder / name).is_dir()
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "timing.jsonl"])
+def test_item_11_names_that_are_taken_at_the_start(
+    run_toys, refused, monkeypatch, tmp_path, name
+):
+    create = run_folder.create
+
+    def meddled(*args):
+        folder = create(*args)
+        (folder / name).touch() if name == "checkpoints" else (folder / name).mkdir()
+        return folder
+
+    monkeypatch.setattr(run_folder, "create", meddled)
+    said = refused()
+    assert f"{tmp_path / 'run' / name} (" in said and "make room" not in said
+
+
+def test_item_11_errors_outside_of_runs(capsys, tmp_path):
+    """As a report that cannot be written, or data that cannot be read."""
+    for error in (FULL, PermissionError(errno.EACCES, "Permission denied", "a/b")):
+
+        def failing(error=error):
+            raise error
+
+        with pytest.raises(SystemExit) as ended:
+            command.guarded(failing)
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert ("make room" in said) == (error is FULL)
+    assert "Could not read or write a/b (Permission denied): see that" in said

@@ -93,10 +93,11 @@ def _measure(
     """Measures everything before anything is written: it takes seconds."""
     found = [job.name | {"round": 0, **job.measure()} for job in jobs]
     folder = run_folder.create(config.workdir, experiment, configs.as_flags(config))
-    for row in found:
-        run_folder.append(folder, "metrics.jsonl", row)
     run_id = configs.run_id(config, experiment)
-    summarize(folder, experiment, summary, config.target_accuracy, run_id)
+    with run_folder.starting(folder, "metrics.jsonl", "run.flags"):
+        for row in found:
+            run_folder.append(folder, "metrics.jsonl", row)
+        summarize(folder, experiment, summary, config.target_accuracy, run_id)
     return folder
 
 
@@ -120,20 +121,17 @@ def _train(
         f"go on with: python -m experiments.{experiment} "
         f"--flagfile={folder}/run.flags --workdir={folder} --resume"
     )
-    with run_folder.locked(folder):
-        try:
+    try:
+        with run_folder.locked(folder):
             with contextlib.ExitStack() as stack:
                 also = [stack.enter_context(opened(folder)) for opened in asked_for]
                 _run_left(config, OpenRun(folder, run_id), jobs, also)
-        except KeyboardInterrupt:
-            print(f"Stopped; {how_to_resume}", file=sys.stderr)
-            sys.exit(130)
-        except OSError as error:
-            raise InputError(
-                f"Could not write to {folder} ({error.strerror}): make room, then "
-                f"{how_to_resume}"
-            ) from error
-        summarize(folder, experiment, summary, config.target_accuracy, run_id)
+            summarize(folder, experiment, summary, config.target_accuracy, run_id)
+    except KeyboardInterrupt:
+        print(f"Stopped; {how_to_resume}", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        raise run_folder.failed(folder, error, how_to_resume) from error
     return folder
 
 

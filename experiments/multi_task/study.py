@@ -158,11 +158,8 @@ def keep_vocabulary(config: Config) -> Config:
     datasets = data.load(config)
     pieces = data.vocabulary(config, datasets)
     jobs_with(config, datasets, pieces)  # what is refused comes before what is written
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with run_folder.starting(path.parent, path.name):
         write(path, pieces)
-    except OSError as error:
-        raise run_folder.unwritable(workdir, error) from error
     return dataclasses.replace(config, workdir=workdir, vocabulary=str(path))
 
 
