@@ -5,6 +5,10 @@ import errno
 import json
 import os
 import resource
+import signal
+import subprocess
+import sys
+import time
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,21 +16,25 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from settings import TINY
 from toy_jobs import toy_jobs
 
 from experiments.engine import (
     command,
     config,
+    fitting,
     own_files,
     positions,
     run_folder,
     runner,
+    stops,
 )
 from experiments.engine.jobs import Measurement
 from p2pjax import checkpoint
 from p2pjax.checkpoint import Checkpoint
 from p2pjax.types import InputError
 
+ROOT = Path(__file__).parents[1]
 # Two schemes of one run, five evaluations each.
 ARGS = ("--num_rounds=5", "--eval_every=1", "--checkpoint_every=2", "--num_devices=2")
 
@@ -581,3 +589,111 @@ def test_item_11_errors_outside_of_runs(capsys, tmp_path):
         assert said.count("\n") == 1
         assert ("make room" in said) == (error is FULL)
     assert "Could not read or write a/b (Permission denied): see that" in said
+
+
+@pytest.mark.parametrize("place", ["settle", "create", "summarize", "append"])
+@pytest.mark.parametrize("kind", ["ctrl_c", "sigterm"])
+def test_item_12_stops_at_any_place_are_one_sentence(
+    run_toys, refused, monkeypatch, place, kind
+):
+    """Before the run has a folder, before the loop, in the loop and after it."""
+    of = {
+        "settle": fitting,
+        "create": run_folder,
+        "summarize": runner,
+        "append": run_folder,
+    }[place]
+
+    def stopped(*args):
+        if kind == "ctrl_c":
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
+        done(*args)
+
+    done = getattr(of, place)
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patched, stops.terminable():
+        patched.setattr(of, place, stopped)
+        said = refused(status=130 if kind == "ctrl_c" else 143)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert said.startswith("Stopped")
+    if place in ("summarize", "append"):
+        assert "go on with: python -m experiments.toys" in said
+        assert (run_toys("--resume") / "summary.json").exists()
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+@pytest.mark.parametrize("number", [1, 7])
+def test_item_12_sigterm_saves_a_checkpoint(
+    run_toys, refused, monkeypatch, tmp_path, at_once, number
+):
+    """Of one run, and of runs side by side, where none was due."""
+    args = (f"--runs_at_once={at_once}", "--num_runs=3", "--checkpoint_every=100")
+    whole = run_toys(*args, workdir="whole")
+    append, rows = run_folder.append, []
+
+    def terminated(folder, name, row):
+        append(folder, name, row)
+        rows.append(row)
+        if len(rows) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched, stops.terminable():
+        patched.setattr(run_folder, "append", terminated)
+        said = refused(*args, status=143)
+    folder = tmp_path / "run"
+    assert f"--flagfile={folder}/run.flags --workdir={folder} --resume" in said
+    lines = (folder / "metrics.jsonl").read_bytes()
+    marks = json.loads((newest(folder) / "position.json").read_text())["rows"]
+    assert marks["metrics.jsonl"] == [len(lines), sha256(lines).hexdigest()]
+    assert lines and lines != (whole / "metrics.jsonl").read_bytes()
+    run_toys(*args, "--resume")
+    for name in runner.ROW_FILES:
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_item_12_a_second_sigterm_does_not_wait():
+    with pytest.raises(stops.TerminatedError), stops.postponed() as notice:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert notice.has_come
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("it waited")
+    with pytest.raises(stops.TerminatedError), stops.postponed() as notice:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_item_12_ctrl_c_while_modules_are_imported(tmp_path):
+    (tmp_path / "jax.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.femnist"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "Stopped.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how, status", [("SIGTERM", 143), ("SIGINT", 130)])
+def test_item_12_programs_end_with_the_status_of_their_signal(tmp_path, how, status):
+    folder = tmp_path / "run"
+    args = [*TINY, "--levels=0", "--num_rounds=100000", "--checkpoint_every=100000"]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "experiments.femnist", f"--workdir={folder}", *args],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    started.send_signal(getattr(signal, how))
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == status
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("Stopped; go on with: python -m")
+    saved = checkpoint.numbers(folder / "checkpoints")
+    assert len(saved) == (how == "SIGTERM")

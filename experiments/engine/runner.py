@@ -1,4 +1,4 @@
-"""Runs jobs: rows, checkpoints, resume, Ctrl-C.
+"""Runs jobs: rows, checkpoints, resume, Ctrl-C, SIGTERM.
 
 Every checkpoint says how long the files of rows were, so a resumed run ends with the
 bytes of one that never stopped. Rows are written as they come: of runs side by side,
@@ -25,6 +25,7 @@ from experiments.engine import (
     row_files,
     rows,
     run_folder,
+    stops,
     writers,
 )
 from experiments.engine.config import Common
@@ -127,9 +128,9 @@ def _train(
                 also = [stack.enter_context(opened(folder)) for opened in asked_for]
                 _run_left(config, OpenRun(folder, run_id), jobs, also)
             summarize(folder, experiment, summary, config.target_accuracy, run_id)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, stops.TerminatedError) as stop:
         print(f"Stopped; {how_to_resume}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(stops.status_of(stop))
     except OSError as error:
         raise run_folder.failed(folder, error, how_to_resume) from error
     return folder
@@ -189,38 +190,43 @@ def _run_batch(
         for job, data in zip(batch.jobs, batch.apart(batch.start.data), strict=True)
     ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
-    for snapshot in _started(config, batch, position, progress):
-        before, now = tallies[0].num_rounds, snapshot.num_rounds
-        found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
-        tallies = [
-            rows.counted(tally, now, info)
-            for tally, (_, info, _) in zip(tallies, found, strict=True)
-        ]
-        written = [
-            rows.metrics_row(job.name, tally, used, values, info, cluster, known)
-            for job, tally, (values, info, used), cluster, known in zip(
-                batch.jobs, tallies, found, clusters, facts, strict=True
+    found_snapshots = _started(config, batch, position, progress)
+    with stops.postponed() as notice:
+        for snapshot in found_snapshots:
+            before, now = tallies[0].num_rounds, snapshot.num_rounds
+            found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
+            tallies = [
+                rows.counted(tally, now, info)
+                for tally, (_, info, _) in zip(tallies, found, strict=True)
+            ]
+            written = [
+                rows.metrics_row(job.name, tally, used, values, info, cluster, known)
+                for job, tally, (values, info, used), cluster, known in zip(
+                    batch.jobs, tallies, found, clusters, facts, strict=True
+                )
+            ]
+            for row in map(run_folder.plain, written):
+                _append(opened, "metrics.jsonl", row)
+                for write in also:
+                    write(row)
+            examples = snapshot.info.examples
+            progress.advance(
+                (now - before) * len(batch.jobs),
+                batch.label,
+                accuracy=float(np.mean([row["accuracy"] for row in written])),
+                messages=float(np.mean([row["messages"] for row in written])),
+                examples=None if examples is None else float(examples.sum()),
             )
-        ]
-        for row in map(run_folder.plain, written):
-            _append(opened, "metrics.jsonl", row)
-            for write in also:
-                write(row)
-        examples = snapshot.info.examples
-        progress.advance(
-            (now - before) * len(batch.jobs),
-            batch.label,
-            accuracy=float(np.mean([row["accuracy"] for row in written])),
-            messages=float(np.mean([row["messages"] for row in written])),
-            examples=None if examples is None else float(examples.sum()),
-        )
-        is_last = now == num_rounds
-        if is_last:
-            _append_links(opened, batch, tallies, clusters)
-        if is_last or now // period > before // period:
-            now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
-            _save(config, opened, now_at)
-            progress.begin()
+            is_last = now == num_rounds
+            if is_last:
+                _append_links(opened, batch, tallies, clusters)
+            is_stopped = processes.any_of(notice.has_come)
+            if is_last or is_stopped or now // period > before // period:
+                now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
+                _save(config, opened, now_at)
+                progress.begin()
+            if is_stopped:
+                raise stops.TerminatedError
 
 
 def _started(
