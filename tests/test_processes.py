@@ -23,7 +23,7 @@ from p2pjax.training.agent_loop import AUTO, CHUNK, IN_PLACE, VMAP
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
-LAST_WORDS = ROOT / "experiments" / "last_words.py"
+LAST_WORDS = ROOT / "experiments" / "engine" / "last_words.py"
 # What the test process would settle on otherwise.
 SETTLED = ("--num_devices=2", f"--agent_loop={CHUNK}")
 SMALL = (*TINY, "--levels=80", "--num_rounds=2", *SETTLED)
