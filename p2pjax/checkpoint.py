@@ -1,9 +1,10 @@
 """Save and resume, exactly.
 
 A checkpoint is a folder `<number>` with the state (orbax), the position (JSON) and the
-checksums of all its files. It is written under a temporary name and renamed, so one
-that has its name is complete; one that was damaged later is passed over for the one
-before it.
+checksums of all its files. It is written under a temporary name, put on the disk and
+renamed, so one that has its name is complete; one that was damaged later is passed over
+for the one before it. A checkpoint consists of ordinary files and folders, of bounded
+sizes: no link in it is followed.
 
 Of several processes each writes and reads its own agents, in a folder that all of them
 can reach; process 0 does the rest. How many there are may change between the two.
@@ -11,11 +12,16 @@ can reach; process 0 does the rest. How many there are may change between the tw
 
 import hashlib
 import json
+import os
+import re
+import secrets
 import shutil
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from p2pjax.types import InputError, PyTree
 
@@ -23,6 +29,9 @@ Position = dict[str, Any]  # plain JSON: where the run stood
 
 
 _TEMPORARY = "incomplete-"
+_MOST_JSON = 2**30  # bytes of position.json; other JSON files are smaller
+_MOST_DIGITS = 18  # of a number
+_CHUNK = 2**20  # bytes that are read at once
 
 
 class DifferentRunError(InputError):
@@ -83,35 +92,82 @@ def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> No
       number: of this one.
       checkpoint: state and position.
       keep: how many stay.
+
+    Raises:
+      OSError: it could not be written; those before are as they were.
     """
     folder = folder.resolve()
-    temporary = folder / f"{_TEMPORARY}{number}"
     is_first = jax.process_index() == 0
+    secret = np.zeros(2, np.uint32)
     if is_first:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-    _meet(f"making checkpoint {number}")
-    import orbax.checkpoint as ocp
-
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(temporary / "state", _without_keys(checkpoint.state))
-    if is_first:
-        _complete(folder, number, checkpoint, keep)
+        for left in folder.glob(f"{_TEMPORARY}*"):
+            _remove(left)
+        secret = np.frombuffer(secrets.token_bytes(8), np.uint32)
+        _temporary(folder, secret).mkdir()
+    temporary = _temporary(folder, _of_first(secret))  # all wait for the folder
+    try:
+        _write_state(temporary / "state", checkpoint.state)
+        if is_first:
+            _complete(folder, temporary, number, checkpoint, keep)
+    except BaseException:
+        if is_first:
+            shutil.rmtree(temporary, ignore_errors=True)  # it takes room
+        raise
     _meet(f"checkpoint {number} is made")
 
 
-def _complete(folder: Path, number: int, checkpoint: Checkpoint, keep: int) -> None:
-    temporary = folder / f"{_TEMPORARY}{number}"
+def _write_state(path: Path, state: PyTree) -> None:
+    import orbax.checkpoint as ocp
+
+    try:
+        with ocp.StandardCheckpointer() as writer:
+            writer.save(path, _without_keys(state))
+    except Exception as error:
+        # What the system says is somewhere in the text of another kind of error.
+        code = re.search(r"os_error_code='(\d+)'|OS error (\d+)", str(error))
+        if code is None or isinstance(error, OSError):
+            raise
+        number = int(code[1] or code[2])
+        raise OSError(number, os.strerror(number), str(path.parents[1])) from error
+
+
+def _temporary(folder: Path, secret: np.ndarray) -> Path:
+    return folder / f"{_TEMPORARY}{secret.tobytes().hex()}"
+
+
+def _complete(
+    folder: Path, temporary: Path, number: int, checkpoint: Checkpoint, keep: int
+) -> None:
     (temporary / "position.json").write_text(json.dumps(checkpoint.position))
     description = json.dumps(_description(checkpoint.state))
     (temporary / "description.json").write_text(description)
     (temporary / "checksums.json").write_text(json.dumps(_checksums(temporary)))
+    for path in (*temporary.rglob("*"), temporary):
+        _sync(path)
     final = folder / str(number)
-    shutil.rmtree(final, ignore_errors=True)
+    _remove(final)
     temporary.rename(final)
+    _sync(folder)
     for old in numbers(folder)[:-keep]:
-        shutil.rmtree(folder / str(old), ignore_errors=True)
+        _remove(folder / str(old))
+
+
+def _sync(path: Path) -> None:
+    """Puts a file or the names of a folder on the disk."""
+    found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(found)
+    finally:
+        os.close(found)
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is, if it is there; not what a link leads to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
@@ -137,7 +193,7 @@ def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
 
     with ocp.StandardCheckpointer() as reader:
         state = reader.restore(path / "state", template)
-    position = json.loads((path / "position.json").read_text())
+    position = _read_json(path / "position.json")
     return Checkpoint(_with_keys(state, like), position)
 
 
@@ -148,11 +204,14 @@ def check(folder: Path, number: int, like: PyTree) -> Position:
     """
     path = folder.resolve() / str(number)
     try:
-        expected = json.loads((path / "checksums.json").read_text())
+        _check_size(path, like)
+        expected = _read_json(path / "checksums.json")
         found = _checksums(path)
-        position = json.loads((path / "position.json").read_text())
-        description = json.loads((path / "description.json").read_text())
-    except (OSError, ValueError) as error:
+        position = _read_json(path / "position.json")
+        description = _read_json(path / "description.json")
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"Checkpoint {path} is incomplete: {type(error).__name__} while reading it."
         ) from error
@@ -166,6 +225,34 @@ def check(folder: Path, number: int, like: PyTree) -> Position:
     return position
 
 
+def _check_size(path: Path, like: PyTree) -> None:
+    """Before anything is read: what is larger than the state could be is foreign."""
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
+    most = 4 * held + _MOST_JSON
+    found = sum(file.lstat().st_size for file in _files(path))
+    if found > most:
+        raise InputError(
+            f"Checkpoint {path} is damaged: it has {found} bytes, {most} at most are "
+            "those of such a state."
+        )
+
+
+def _read_json(path: Path) -> Any:
+    found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(found, "rb") as file:
+        text = file.read(_MOST_JSON + 1)
+    if len(text) > _MOST_JSON:
+        raise ValueError(f"more than {_MOST_JSON} bytes")
+    return json.loads(text)
+
+
+def _of_first(value: np.ndarray) -> np.ndarray:
+    """What process 0 has; all processes wait for it here."""
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.broadcast_one_to_all(value))
+
+
 def _meet(name: str) -> None:
     """All processes wait for each other here."""
     from jax.experimental import multihost_utils
@@ -177,15 +264,42 @@ def numbers(folder: Path) -> list[int]:
     """Complete checkpoints, oldest first."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(int(path.name) for path in folder.iterdir() if _is_complete(path))
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether it is a folder whose name is a number, as `save` writes it."""
+    name = path.name
+    is_number = name.isascii() and name.isdecimal() and len(name) <= _MOST_DIGITS
+    return is_number and name == str(int(name)) and stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _checksums(folder: Path) -> dict[str, str]:
     return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / "checksums.json"
+        str(path.relative_to(folder)): _sha256(path)
+        for path in _files(folder)
+        if path != folder / "checksums.json"
     }
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder, sorted; refuses links, pipes and devices."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        kind = path.lstat().st_mode
+        if stat.S_ISREG(kind):
+            found.append(path)
+        elif not stat.S_ISDIR(kind):
+            raise ValueError(f"{path} is neither a file nor a folder")
+    return found
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+    return found.hexdigest()
 
 
 def _description(state: PyTree) -> list[list]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.engine import run_folder
+from experiments.engine import own_files
 from experiments.engine.command import num_cores
 from p2pjax.types import InputError
 
@@ -243,6 +243,6 @@ def write(
     table = "\n".join(lines) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     result = {"suite": name, "rows": rows, "ratios": ratios}
-    run_folder.write_whole(folder / "bench.json", json.dumps(result, indent=1) + "\n")
-    run_folder.write_whole(folder / "bench.md", table)
+    own_files.write_whole(folder / "bench.json", json.dumps(result, indent=1) + "\n")
+    own_files.write_whole(folder / "bench.md", table)
     return table

@@ -15,7 +15,7 @@ import jax
 from absl import app, logging
 
 from experiments.engine import config as configs
-from experiments.engine import processes, runner
+from experiments.engine import processes, run_folder, runner, stops
 from experiments.engine.config import Common, ConfigType, Options
 from experiments.engine.jobs import Job, Measurement
 from experiments.engine.processes import Seat
@@ -55,14 +55,29 @@ def main(experiment: Experiment) -> None:
         print(sys.modules["__main__"].__doc__)
         print(configs.describe(experiment.config))
         return
-    # Libraries below us log every step of theirs; ours are few and should be seen.
+    _hush_libraries()
+    app.run(lambda _: guarded(lambda: start(experiment, arguments)), sys.argv[:1])
+
+
+def _hush_libraries() -> None:
+    """They log every step of theirs; ours are few and should be seen.
+
+    What orbax logs as an error, it also raises; what its threads have to say after that
+    is about their own end.
+    """
     stdlib_logging.getLogger("jax").setLevel("WARNING")
     logging.get_absl_handler().addFilter(
         lambda record: (
-            record.levelno > stdlib_logging.INFO or "orbax" not in record.pathname
+            record.levelno == stdlib_logging.WARNING or "orbax" not in record.pathname
         )
     )
-    app.run(lambda _: guarded(lambda: start(experiment, arguments)), sys.argv[:1])
+    said = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            said(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def tool(kind: type[Options], run: Callable[[Options, list[str]], object]) -> None:
@@ -120,10 +135,11 @@ def run(experiment: Experiment[ConfigType], config: ConfigType) -> Path:
     """Runs an experiment in this process and returns the run folder."""
     if not experiment.takes_processes:
         processes.check_alone(experiment.name)
-    config = experiment.prepare(settle(config))
-    jobs = experiment.make_jobs(config)
-    folder = runner.run_jobs(config, experiment.name, jobs, experiment.summary)
-    experiment.report(config, folder)
+    with stops.terminable():
+        config = experiment.prepare(settle(config))
+        jobs = experiment.make_jobs(config)
+        folder = runner.run_jobs(config, experiment.name, jobs, experiment.summary)
+        experiment.report(config, folder)
     return folder
 
 
@@ -145,7 +161,10 @@ def num_cores() -> int:
 
 
 def guarded(main: Callable[[], object]) -> None:
-    """Runs a program; input it cannot use becomes a sentence and status 2."""
+    """Runs a program; input it cannot use becomes a sentence and status 2.
+
+    So does what stops it from outside, with the status that shells give it.
+    """
     try:
         main()
     except InputError as error:
@@ -153,6 +172,11 @@ def guarded(main: Callable[[], object]) -> None:
     except BrokenPipeError:  # whoever reads what is printed has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (KeyboardInterrupt, stops.TerminatedError) as error:
+        print("Stopped.", file=sys.stderr)
+        sys.exit(stops.status_of(error))
+    except OSError as error:
+        _refuse(str(run_folder.failed(Path(), error)))
 
 
 def _refuse(reason: str) -> NoReturn:

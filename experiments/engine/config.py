@@ -12,11 +12,13 @@ how many runs go side by side, is in a new one.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from absl import flags
 
+import p2pjax
 from experiments.engine.fields import (
     DATA,
     MACHINE,
@@ -45,6 +47,21 @@ OF_A_START = frozenset(
         "workdir",
     )
 )
+
+# What does not change rows, but for the last of seven digits and their order: how and
+# where they are computed, from where data is read, where else rows go.
+NOT_IN_ROWS = OF_A_START | {
+    "agent_loop",
+    "checkpoint_every",
+    "data_dir",
+    "num_devices",
+    "runs_at_once",
+    "target_accuracy",
+    "tensorboard",
+    "verbosity",
+    "vocabulary",
+    "wandb",
+}
 
 
 class _Kind(flags.ArgumentParser):
@@ -274,10 +291,24 @@ def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:
 
 def as_flags(config: Common) -> str:
     """A flagfile that gives the config again, but for how the run was started."""
+    return _written(config, OF_A_START | {"verbosity"})
+
+
+def run_id(config: Common, experiment: str) -> str:
+    """Equal for runs whose rows are equal: of the experiment, its flags, the version.
+
+    It does not depend on time, folders or machine.
+    """
+    flags_text = _written(config, NOT_IN_ROWS)
+    determined_by = "\n".join((experiment, p2pjax.__version__, flags_text))
+    return hashlib.sha256(determined_by.encode()).hexdigest()
+
+
+def _written(config: Common, without: Collection[str]) -> str:
     lines = []
     for field in sorted(_fields(type(config)), key=lambda field: field.name):
         value = getattr(config, field.name)
-        if value is None or field.name in OF_A_START or field.name == "verbosity":
+        if value is None or field.name in without:
             continue
         if field.metadata["read"] is None:
             lines.append(f"--{'' if value else 'no'}{field.name}\n")

@@ -173,6 +173,13 @@ def from_first(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
+def any_of(value: bool) -> bool:
+    """Whether it is so in any process; all wait for it."""
+    if jax.process_count() == 1:
+        return value
+    return bool(multihost_utils.process_allgather(np.int32(value)).any())
+
+
 def run(main: Callable[[], None], when_lost: str) -> None:
     """Runs an experiment as one of several processes.
 

@@ -6,6 +6,7 @@ so equal flags give equal bytes.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -20,9 +21,14 @@ import jax
 import numpy as np
 from absl import logging
 
+from experiments.engine import own_files
 from p2pjax.types import InputError
 
 Row = dict[str, Any]
+
+# What an experiment may put into its folder before the run starts there.
+PREPARED = frozenset(("vocabulary.txt",))
+_MOST_FLAGS = 2**20  # characters of run.flags
 
 
 def default_name(experiment: str) -> str:
@@ -32,39 +38,100 @@ def default_name(experiment: str) -> str:
 
 def check_unused(workdir: str | None) -> None:
     """Refuses a folder that `create` would refuse because of what it holds."""
-    if workdir is not None and (Path(workdir) / "run.flags").exists():
+    if workdir is None:
+        return
+    try:
+        names = {path.name for path in Path(workdir).iterdir()} - PREPARED
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # a ValueError of what is no path at all
+        raise unwritable(workdir, error) from error
+    if "run.flags" in names:
         raise InputError(
             f"Need a work folder without results, but {workdir} holds a run: choose "
             "another --workdir, or go on with it by --resume."
         )
+    if names:
+        raise InputError(
+            f"Need a new or an empty work folder, but {workdir} holds {min(names)}: "
+            "choose another --workdir."
+        )
+
+
+def unwritable(workdir: str | Path, error: Exception) -> InputError:
+    """Says that a run cannot start in the folder."""
+    return InputError(
+        f"Need a work folder that can be written, got {_shortened(workdir)} "
+        f"({reason(error)}): choose another --workdir."
+    )
+
+
+def failed(folder: Path, error: OSError, then: str = "") -> InputError:
+    """Says what could not be read or written, and what to do then."""
+    where = _shortened(error.filename if error.filename is not None else folder)
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "make room" if is_full else "see that it can be read and written"
+    return InputError(
+        f"Could not read or write {where} ({reason(error)}): {remedy}"
+        f"{', then ' if then else '.'}{then}"
+    )
+
+
+def reason(error: Exception) -> str:
+    """What the system says, without its number and path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _shortened(path: object) -> str:
+    text = str(path).replace("\0", "\\0")
+    return text if len(text) <= 500 else f"{text[:200]}...{text[-200:]}"
 
 
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
     """Makes the folder; call it when everything else is known to be sound."""
     check_unused(workdir)
-    folder = Path(workdir or default_name(experiment))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "run.flags").open("x") as file:  # claims the folder
-            file.write(flags_text)
-    except OSError as error:
-        raise InputError(
-            f"Need a work folder that can be written, got {folder} "
-            f"({error.strerror}): choose another --workdir."
-        ) from error
+    with starting(Path(workdir or default_name(experiment))) as folder:
+        own_files.write_new(folder / "run.flags", flags_text)  # claims the folder
     return folder
+
+
+@contextlib.contextmanager
+def starting(folder: Path, *names: str) -> Iterator[Path]:
+    """Makes the folder for what follows; if that fails, all is as it was.
+
+    Args:
+      folder: that may have to be made.
+      names: of the files in it that are written meanwhile.
+
+    Raises:
+      InputError: something cannot be written.
+    """
+    made: list[Path] = []
+    try:
+        made += [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # it was not made, or others use it
+            for name in names:
+                (folder / name).unlink(missing_ok=True)
+            for path in made:
+                path.rmdir()
+        if isinstance(error, OSError):
+            raise unwritable(folder, error) from error
+        raise
 
 
 def reopen(workdir: str | None, flags_text: str) -> Path:
     """The folder of an earlier start of the same run."""
     folder = Path(workdir or "")
-    if workdir is None or not (folder / "run.flags").exists():
+    flags_before = None if workdir is None else _flags_of(folder)
+    if flags_before is None:
         raise InputError(
             f"Need the work folder of a run for --resume, got {workdir}: pass "
             "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
         )
-    before = (folder / "run.flags").read_text().splitlines()
-    changed = sorted(set(flags_text.splitlines()) ^ set(before))
+    changed = sorted(set(flags_text.splitlines()) ^ set(flags_before.splitlines()))
     if changed and all(line.startswith("--num_devices=") for line in changed):
         logging.warning(
             "The run has had another number of devices (%s): what comes now is the "
@@ -79,10 +146,26 @@ def reopen(workdir: str | None, flags_text: str) -> Path:
     return folder
 
 
+def _flags_of(folder: Path) -> str | None:
+    """The text of run.flags; None if there is none."""
+    try:
+        found = own_files.open_file(folder / "run.flags", os.O_RDONLY)
+        with os.fdopen(found) as file:
+            return file.read(_MOST_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "Need the run.flags of a run for --resume, but that of "
+            f"{_shortened(folder)} cannot be read ({reason(error)})."
+        ) from error
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps a second process out of the folder."""
-    with (folder / "lock").open("w") as file:
+    descriptor = own_files.open_file(folder / "lock", os.O_RDWR | os.O_CREAT)
+    with os.fdopen(descriptor) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -99,21 +182,14 @@ def size(folder: Path, name: str) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def cut(folder: Path, name: str, num_bytes: int) -> None:
-    """Cuts a JSON-lines file back to what it held at a checkpoint."""
-    path = folder / name
-    if size(folder, name) < num_bytes:
-        raise InputError(f"{path} is shorter than its checkpoint says ({num_bytes}).")
-    if path.exists():
-        os.truncate(path, num_bytes)
-
-
 def append(folder: Path, name: str, row: Row) -> None:
     """Adds one line to a JSON-lines file."""
-    with (folder / name).open("a") as file:
-        file.write(json.dumps(plain(row)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    own_files.append(folder / name, line_of(row))
+
+
+def line_of(row: Row) -> str:
+    """The line that a row is in a JSON-lines file."""
+    return json.dumps(plain(row)) + "\n"
 
 
 def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
@@ -126,13 +202,6 @@ def settings(folder: Path) -> dict[str, str]:
     lines = (folder / "run.flags").read_text().splitlines()
     pairs = (line.removeprefix("--").partition("=") for line in lines)
     return {name: value for name, _, value in pairs if name}
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is either complete or not there."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def environment() -> Row:

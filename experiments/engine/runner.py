@@ -1,4 +1,4 @@
-"""Runs jobs: rows, checkpoints, resume, Ctrl-C.
+"""Runs jobs: rows, checkpoints, resume, Ctrl-C, SIGTERM.
 
 Every checkpoint says how long the files of rows were, so a resumed run ends with the
 bytes of one that never stopped. Rows are written as they come: of runs side by side,
@@ -17,16 +17,28 @@ import numpy as np
 from absl import logging
 
 from experiments.engine import config as configs
-from experiments.engine import fitting, processes, rows, run_folder, writers
+from experiments.engine import (
+    fitting,
+    own_files,
+    positions,
+    processes,
+    row_files,
+    rows,
+    run_folder,
+    stops,
+    writers,
+)
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
+from experiments.engine.positions import Position, Saved
 from experiments.engine.progress import Progress
+from experiments.engine.row_files import ChangedRowsError, RowFiles
 from experiments.engine.rows import Tally
 from experiments.engine.run_folder import Row
 from experiments.engine.summary import summarize
 from experiments.engine.writers import Writer
 from p2pjax import checkpoint
-from p2pjax.checkpoint import Checkpoint
+from p2pjax.checkpoint import Checkpoint, DifferentRunError
 from p2pjax.simulation._simulate import (
     Snapshot,
     compiled,
@@ -35,24 +47,17 @@ from p2pjax.simulation._simulate import (
     snapshots,
 )
 from p2pjax.simulation._sweep import with_hyperparameters
-from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
-ROW_FILES = ("metrics.jsonl", "links.jsonl")
+ROW_FILES = row_files.NAMES
 
 
-class Position(NamedTuple):
-    """Where all jobs stand."""
+class OpenRun(NamedTuple):
+    """Where a run is written."""
 
-    job: int = 0  # number of the next one, or of the first of the batch that runs
-    tallies: Sequence[Tally] = ()  # of the jobs of that batch; empty at its beginning
-    state: Any = None
-    used: Used | None = None  # by the batch
-
-    @property
-    def num_rounds(self) -> int:
-        """That the batch has done."""
-        return self.tallies[0].num_rounds if self.tallies else 0
+    folder: Path
+    run_id: str  # of what determines the rows
+    rows: RowFiles | None = None  # of process 0, once it is known where the run goes on
 
 
 def run_jobs(
@@ -89,18 +94,21 @@ def _measure(
     """Measures everything before anything is written: it takes seconds."""
     found = [job.name | {"round": 0, **job.measure()} for job in jobs]
     folder = run_folder.create(config.workdir, experiment, configs.as_flags(config))
-    for row in found:
-        run_folder.append(folder, "metrics.jsonl", row)
-    summarize(folder, experiment, summary, config.target_accuracy)
+    run_id = configs.run_id(config, experiment)
+    with run_folder.starting(folder, "metrics.jsonl", "run.flags"):
+        for row in found:
+            run_folder.append(folder, "metrics.jsonl", row)
+        summarize(folder, experiment, summary, config.target_accuracy, run_id)
     return folder
 
 
 def _train(
     config: Common, experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]
 ) -> Path:
+    run_id = configs.run_id(config, experiment)
     if not processes.is_first():
         config = fitting.settle(config, jobs)
-        _run_left(config, Path(config.workdir or ""), jobs, [])
+        _run_left(config, OpenRun(Path(config.workdir or ""), run_id), jobs, [])
         sys.exit()  # process 0 does the rest
     asked_for, workdir = writers.asked_for(config), config.workdir
     if config.resume:
@@ -114,28 +122,27 @@ def _train(
         f"go on with: python -m experiments.{experiment} "
         f"--flagfile={folder}/run.flags --workdir={folder} --resume"
     )
-    with run_folder.locked(folder):
-        try:
+    try:
+        with run_folder.locked(folder):
             with contextlib.ExitStack() as stack:
                 also = [stack.enter_context(opened(folder)) for opened in asked_for]
-                _run_left(config, folder, jobs, also)
-        except KeyboardInterrupt:
-            print(f"Stopped; {how_to_resume}", file=sys.stderr)
-            sys.exit(130)
-        except OSError as error:
-            raise InputError(
-                f"Could not write to {folder} ({error.strerror}): make room, then "
-                f"{how_to_resume}"
-            ) from error
-        summarize(folder, experiment, summary, config.target_accuracy)
+                _run_left(config, OpenRun(folder, run_id), jobs, also)
+            summarize(folder, experiment, summary, config.target_accuracy, run_id)
+    except (KeyboardInterrupt, stops.TerminatedError) as stop:
+        print(f"Stopped; {how_to_resume}", file=sys.stderr)
+        sys.exit(stops.status_of(stop))
+    except OSError as error:
+        raise run_folder.failed(folder, error, how_to_resume) from error
     return folder
 
 
 def _run_left(
-    config: Common, folder: Path, jobs: Sequence[Job], also: Sequence[Writer]
+    config: Common, opened: OpenRun, jobs: Sequence[Job], also: Sequence[Writer]
 ) -> None:
     num_rounds = config.num_rounds
-    position, kind = _last_position(config, folder, jobs), None
+    position, kind = _last_position(config, opened, jobs), None
+    if processes.is_first():
+        opened = opened._replace(rows=RowFiles(opened.folder))
     before = position.job * num_rounds + len(position.tallies) * position.num_rounds
     with Progress(len(jobs) * num_rounds, before) as progress:
         for batch in batches(config, jobs, position.job):
@@ -144,11 +151,12 @@ def _run_left(
                 progress.say(f"{batch.label}: compiling")
             with devices_of(config, batch.start.data):
                 _tell_of_idle_devices(config, batch)
-                _run_batch(config, folder, batch, position, progress, also)
+                _run_batch(config, opened, batch, position, progress, also)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
-                _append(folder, "timing.jsonl", timing)
+                if processes.is_first():
+                    run_folder.append(opened.folder, "timing.jsonl", timing)
             position, kind = Position(batch.after), batch.kind
 
 
@@ -169,7 +177,7 @@ def _tell_of_idle_devices(config: Common, batch: Batch) -> None:
 
 def _run_batch(
     config: Common,
-    folder: Path,
+    opened: OpenRun,
     batch: Batch,
     position: Position,
     progress: Progress,
@@ -182,38 +190,43 @@ def _run_batch(
         for job, data in zip(batch.jobs, batch.apart(batch.start.data), strict=True)
     ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
-    for snapshot in _started(config, batch, position, progress):
-        before, now = tallies[0].num_rounds, snapshot.num_rounds
-        found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
-        tallies = [
-            rows.counted(tally, now, info)
-            for tally, (_, info, _) in zip(tallies, found, strict=True)
-        ]
-        written = [
-            rows.metrics_row(job.name, tally, used, values, info, cluster, known)
-            for job, tally, (values, info, used), cluster, known in zip(
-                batch.jobs, tallies, found, clusters, facts, strict=True
+    found_snapshots = _started(config, batch, position, progress)
+    with stops.postponed() as notice:
+        for snapshot in found_snapshots:
+            before, now = tallies[0].num_rounds, snapshot.num_rounds
+            found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
+            tallies = [
+                rows.counted(tally, now, info)
+                for tally, (_, info, _) in zip(tallies, found, strict=True)
+            ]
+            written = [
+                rows.metrics_row(job.name, tally, used, values, info, cluster, known)
+                for job, tally, (values, info, used), cluster, known in zip(
+                    batch.jobs, tallies, found, clusters, facts, strict=True
+                )
+            ]
+            for row in map(run_folder.plain, written):
+                _append(opened, "metrics.jsonl", row)
+                for write in also:
+                    write(row)
+            examples = snapshot.info.examples
+            progress.advance(
+                (now - before) * len(batch.jobs),
+                batch.label,
+                accuracy=float(np.mean([row["accuracy"] for row in written])),
+                messages=float(np.mean([row["messages"] for row in written])),
+                examples=None if examples is None else float(examples.sum()),
             )
-        ]
-        for row in map(run_folder.plain, written):
-            _append(folder, "metrics.jsonl", row)
-            for write in also:
-                write(row)
-        examples = snapshot.info.examples
-        progress.advance(
-            (now - before) * len(batch.jobs),
-            batch.label,
-            accuracy=float(np.mean([row["accuracy"] for row in written])),
-            messages=float(np.mean([row["messages"] for row in written])),
-            examples=None if examples is None else float(examples.sum()),
-        )
-        is_last = now == num_rounds
-        if is_last:
-            _append_links(folder, batch, tallies, clusters)
-        if is_last or now // period > before // period:
-            now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
-            _save(config, folder, now_at)
-            progress.begin()
+            is_last = now == num_rounds
+            if is_last:
+                _append_links(opened, batch, tallies, clusters)
+            is_stopped = processes.any_of(notice.has_come)
+            if is_last or is_stopped or now // period > before // period:
+                now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
+                _save(config, opened, now_at)
+                progress.begin()
+            if is_stopped:
+                raise stops.TerminatedError
 
 
 def _started(
@@ -245,36 +258,38 @@ def _started(
 
 
 def _append_links(
-    folder: Path, batch: Batch, tallies: Sequence[Tally], clusters: Sequence[np.ndarray]
+    opened: OpenRun,
+    batch: Batch,
+    tallies: Sequence[Tally],
+    clusters: Sequence[np.ndarray],
 ) -> None:
     for job, tally, cluster in zip(batch.jobs, tallies, clusters, strict=True):
         row = rows.links_row(job.name, tally, cluster)
         if row is not None:
-            _append(folder, "links.jsonl", row)
+            _append(opened, "links.jsonl", row)
 
 
-def _append(folder: Path, name: str, row: Row) -> None:
-    if processes.is_first():
-        run_folder.append(folder, name, row)
+def _append(opened: OpenRun, name: str, row: Row) -> None:
+    if opened.rows is not None:
+        opened.rows.append(name, row)
 
 
-def _save(config: Common, folder: Path, position: Position) -> None:
+def _save(config: Common, opened: OpenRun, position: Position) -> None:
     # Rounds of all jobs so far.
     number = position.job * config.num_rounds
     number += len(position.tallies) * position.num_rounds
-    plain = {
-        "tallies": [rows.to_json(tally) for tally in position.tallies],
-        "used": None
-        if position.used is None
-        else {name: value.tolist() for name, value in position.used._asdict().items()},
-        "bytes": {name: run_folder.size(folder, name) for name in ROW_FILES},
-    }
-    checkpoint.save(folder / "checkpoints", number, Checkpoint(position.state, plain))
+    assert position.used is not None  # a snapshot has it
+    marks = {} if opened.rows is None else opened.rows.marks()
+    plain = positions.to_json(
+        Saved(opened.run_id, position.tallies, position.used, marks)
+    )
+    saved = Checkpoint(position.state, plain)
+    checkpoint.save(opened.folder / "checkpoints", number, saved)
 
 
-def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Position:
+def _last_position(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> Position:
     """Where to go on."""
-    number = _last_number(config, folder, jobs) if processes.is_first() else 0
+    number = _last_number(config, opened, jobs) if processes.is_first() else 0
     number = processes.from_first(number)
     if number == 0:
         return Position()
@@ -282,9 +297,8 @@ def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Positio
     start, algorithm = batch.start, batch.jobs[0].program.algorithm
     with devices_of(config, start.data):
         fresh = initial_state(start.key, algorithm, start.data)
-        saved = checkpoint.load(folder / "checkpoints", number, fresh)
-    tallies = [rows.from_json(tally) for tally in saved.position["tallies"]]
-    used = Used(**{k: np.asarray(v) for k, v in saved.position["used"].items()})
+        saved = checkpoint.load(opened.folder / "checkpoints", number, fresh)
+    _, tallies, used, _ = _checked(config, number, batch, saved.position)
     position = Position(batch.first, tallies, saved.state, used)
     logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
     if position.num_rounds == config.num_rounds:
@@ -292,28 +306,62 @@ def _last_position(config: Common, folder: Path, jobs: Sequence[Job]) -> Positio
     return position
 
 
-def _last_number(config: Common, folder: Path, jobs: Sequence[Job]) -> int:
+def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
     """The last usable checkpoint, to which all rows are cut back; 0 if none."""
+    folder, changed = opened.folder, False
+    if (folder / "checkpoints").is_symlink():
+        raise InputError(
+            f"Need a folder, but {folder / 'checkpoints'} is a link: put the folder in "
+            "its place."
+        )
     for number in reversed(checkpoint.numbers(folder / "checkpoints")):
         try:
             batch = _batch_of(config, number, jobs)
             start, algorithm = batch.start, batch.jobs[0].program.algorithm
             shapes = initial_shapes(start.key, algorithm, start.data)
-            position = checkpoint.check(folder / "checkpoints", number, shapes)
-            for name, num_bytes in position["bytes"].items():
-                run_folder.cut(folder, name, num_bytes)
-        except checkpoint.DifferentRunError as error:
+            found = checkpoint.check(folder / "checkpoints", number, shapes)
+            saved = _checked(config, number, batch, found)
+            if saved.run_id != opened.run_id:
+                raise DifferentRunError(
+                    f"Checkpoint {folder / 'checkpoints' / str(number)} belongs to a "
+                    "different run: its id is another."
+                )
+            for name, mark in saved.marks.items():
+                row_files.check(folder, name, mark)
+        except DifferentRunError as error:
             raise InputError(
                 f"{error} It was written with other flags or by another version of "
                 "p2pjax: choose another --workdir."
             ) from error
         except InputError as error:
             logging.warning("%s Falling back to the previous checkpoint.", error)
+            changed = changed or isinstance(error, ChangedRowsError)
             continue
+        for name, mark in saved.marks.items():
+            own_files.cut(folder / name, mark.num_bytes)
         return number
+    if changed:
+        raise InputError(
+            f"Need the rows of {folder} as the run wrote them to resume it, but they "
+            "were changed before its oldest checkpoint: put them back, or run it again "
+            "in another --workdir."
+        )
     for name in ROW_FILES:
-        run_folder.cut(folder, name, 0)
+        own_files.cut(folder / name, 0)
     return 0
+
+
+def _checked(config: Common, number: int, batch: Batch, found: Any) -> Saved:
+    """What a checkpoint says, if it can be of the batch."""
+    num_agents, num_rounds = batch.start.data.cluster.shape[-1], config.num_rounds
+    try:
+        saved = positions.from_json(found, len(batch.jobs), num_agents, num_rounds)
+        done = len(batch.jobs) * saved.tallies[0].num_rounds
+        if number != batch.first * num_rounds + done:
+            raise InputError("its number is not that of its rounds")
+    except InputError as error:
+        raise InputError(f"Checkpoint {number} cannot be used: {error}.") from error
+    return saved
 
 
 def _batch_of(config: Common, number: int, jobs: Sequence[Job]) -> Batch:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.engine.run_folder import Row, environment, plain, read, write_whole
+from experiments.engine.own_files import write_whole
+from experiments.engine.run_folder import Row, environment, plain, read
 from p2pjax.evaluation import statistics
 
 Runs = dict[int, list[Row]]  # evaluations of a scheme in a setting, by run
@@ -24,6 +25,7 @@ def summarize(
     experiment: str,
     names: Sequence[str],
     target: float | None = None,
+    run_id: str | None = None,
 ) -> list[Row]:
     """Writes summary.json and returns its rows.
 
@@ -32,6 +34,7 @@ def summarize(
       experiment: its name.
       names: metrics of the last evaluation; schemes without one are left out.
       target: accuracy whose cost is told.
+      run_id: of what determines the rows.
     """
     schemes = by_scheme(read(folder))
     rows = []
@@ -47,7 +50,12 @@ def summarize(
             rows += _row(last[0], "share_of_agents_that_lose", losing)
         if target is not None:
             rows += _until(runs, target)
-    summary = {"experiment": experiment, "rows": rows, "environment": environment()}
+    summary = {
+        "experiment": experiment,
+        "id": run_id,
+        "rows": rows,
+        "environment": environment(),
+    }
     write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")
     return rows
 

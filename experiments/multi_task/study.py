@@ -1,6 +1,7 @@
 """How `experiments.multi_task` runs: encoder, graphs, programs, the vocabulary."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -148,7 +149,7 @@ def keep_vocabulary(config: Config) -> Config:
     """
     workdir = config.workdir or run_folder.default_name("multi_task")
     path = Path(workdir) / "vocabulary.txt"
-    if path.exists():
+    if os.path.lexists(path):  # also as a link to nothing
         raise InputError(
             f"Need a work folder without results, but {path} exists: choose another "
             f"--workdir, or use it by --vocabulary={path}."
@@ -157,14 +158,8 @@ def keep_vocabulary(config: Config) -> Config:
     datasets = data.load(config)
     pieces = data.vocabulary(config, datasets)
     jobs_with(config, datasets, pieces)  # what is refused comes before what is written
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with run_folder.starting(path.parent, path.name):
         write(path, pieces)
-    except OSError as error:
-        raise InputError(
-            f"Need a work folder that can be written, got {workdir} "
-            f"({error.strerror}): choose another --workdir."
-        ) from error
     return dataclasses.replace(config, workdir=workdir, vocabulary=str(path))
 
 

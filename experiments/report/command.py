@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from experiments.engine import run_folder
+from experiments.engine import own_files
 from experiments.engine.fields import RESULTS, text
 from experiments.report import comparisons, markup, measures, reading, sections
 from experiments.report.reading import Folder
@@ -138,7 +138,7 @@ def main(options: Options, arguments: Sequence[str]) -> Path:
     if output.is_dir():
         raise InputError(f"Need a file for --output, but {output} is a folder.")
     try:
-        run_folder.write_whole(output, html)
+        own_files.write_whole(output, html)
     except OSError as error:
         raise InputError(
             f"Need a file that can be written, got {output} ({error.strerror}): choose "
