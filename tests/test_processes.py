@@ -46,8 +46,15 @@ def free_port():
         return found.getsockname()[1]
 
 
-def start(folder, *args, num_processes=2, module="experiments.femnist"):
-    """Processes that run an experiment in a folder."""
+def start(
+    folder,
+    *args,
+    num_processes=2,
+    module="experiments.femnist",
+    own_args=((), ()),
+    places=(ROOT, ROOT),
+):
+    """Processes that run an experiment in a folder, some flags and places their own."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "JAX_COMPILATION_CACHE_DIR": os.environ["P2PJAX_TEST_CACHE"],
@@ -65,14 +72,14 @@ def start(folder, *args, num_processes=2, module="experiments.femnist"):
     ]
     return [
         subprocess.Popen(
-            [*command, *(seat if num_processes > 1 else ())],
-            cwd=ROOT,
+            [*command, *own, *(seat if num_processes > 1 else ())],
+            cwd=place,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for seat in seats
+        for seat, own, place in zip(seats, own_args, places, strict=False)
     ]
 
 
@@ -301,6 +308,90 @@ def test_what_one_process_refuses_stops_the_other(tmp_path):
     assert statuses[0] == 2 and statuses[1] not in (0, None)
     assert "Need a work folder without results" in said[0]
     assert said[1].startswith(STOPPED) and said[1].count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "own_args, names",
+    [
+        (
+            (("--seed=1",), ("--seed=2", "--learning_rate=0.3")),
+            ("--learning_rate (none, 0.3)", "--seed (1, 2)"),
+        ),
+        (((), ("--num_devices=4",)), ("--num_devices (2, 4)", "devices (1 of cpu, 2")),
+        (((), ("--resume",)), ("--resume (False, True)",)),
+    ],
+)
+def test_item_1_processes_refuse_what_differs(tmp_path, own_args, names):
+    folder = tmp_path / "run"
+    printed, said, statuses = ended(start(folder, *SMALL, own_args=own_args))
+    assert statuses == [2, 2], said
+    for told in said:
+        assert told.count("\n") == 1
+        assert told.startswith("Need the same flags, versions and devices in all 2 ")
+        assert all(name in told for name in names)
+    assert not folder.exists() and printed == ["", ""]
+
+
+@pytest.mark.slow
+def test_item_1_processes_refuse_other_data(tmp_path):
+    """Of the same name, on machines of their own."""
+    users = np.repeat(np.arange(4), 30)
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        x = np.ones((120, 784), np.float32)
+        x[7, 3] -= number / 2  # one pixel of one agent
+        np.savez(tmp_path / str(number) / "mine.npz", x=x, y=users % 3, user=users)
+    folder = tmp_path / "run"
+    mine = ("--dataset=npz", "--data_dir=mine.npz")
+    places = [tmp_path / "0", tmp_path / "1"]
+    _, said, statuses = ended(start(folder, *SMALL, *mine, places=places))
+    assert statuses == [2, 2], said
+    for told in said:
+        assert "Need the same data in all 2 processes, but their digests" in told
+        assert "Traceback" not in told
+    assert not folder.exists()
+
+
+def test_item_1_what_differs_is_named(monkeypatch, parse):
+    """By all processes, of which the last two are the same."""
+    stored = {}
+
+    class Store:
+        key_value_set = staticmethod(stored.__setitem__)
+        blocking_key_value_get = staticmethod(lambda key, _: stored[key])
+
+    facts = command.facts_of(command.Experiment("toy", None, None, None), parse())
+    assert {"--seed", "--resume", "p2pjax", "jax", "experiment"} <= facts.keys()
+    every = [facts | {"p2pjax": "0.0", "--new": "1"}, facts, facts]
+    for number, own in enumerate(every):
+        stored[f"p2pjax/flags/{number}"] = json.dumps(own)
+    monkeypatch.setattr(processes, "_store", Store)
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    for number, own in enumerate(every):
+        monkeypatch.setattr(jax, "process_index", lambda number=number: number)
+        with pytest.raises(processes.DifferentProcessError) as refused:
+            processes.check_same("flags", own)
+        version = facts["p2pjax"]
+        assert str(refused.value) == (
+            "Need the same flags in all 3 processes, but these differ: --new (1, none, "
+            f"none); p2pjax (0.0, {version}, {version})."
+        )
+    stored["p2pjax/flags/0"] = json.dumps(facts)
+    processes.check_same("flags", facts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_item_12_sigterm_in_one_saves_the_work_of_both(tmp_path, whole, victim):
+    folder = tmp_path / "terminated"
+    said, statuses = stop_one(folder, victim, 3, signal.SIGTERM)
+    assert statuses == [143, 143], said
+    assert "Stopped; go on with: python -m experiments.femnist" in said[0]
+    assert said[1] == "Stopped.\n"
+    # Only a process that is alone sees all labels.
+    expected = re.sub(rb'"majority": [^,]+, ', b"", whole)
+    assert go_on(folder, 2) == expected
 
 
 def every_result(

@@ -4,6 +4,7 @@ Bad input ends the program with exit status 2 and one sentence on standard error
 """
 
 import dataclasses
+import hashlib
 import logging as stdlib_logging
 import os
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Generic, NoReturn
 
 import jax
+import numpy as np
 from absl import app, logging
 
+import p2pjax
 from experiments.engine import config as configs
 from experiments.engine import processes, run_folder, runner, stops
 from experiments.engine.config import Common, ConfigType, Options
@@ -128,7 +131,38 @@ def _start_with_others(experiment: Experiment, config: Common, seat: Seat) -> No
         f"again, with --resume where {config.workdir} has checkpoints."
     )
     processes.join(seat, when_lost)
-    processes.run(lambda: guarded(lambda: run(experiment, config)), when_lost)
+    processes.run(
+        lambda: guarded(lambda: run(experiment, config)),
+        facts_of(experiment, config),
+        when_lost,
+    )
+
+
+def facts_of(experiment: Experiment, config: Common) -> dict[str, str]:
+    """What all processes of a run have to agree on before anything is exchanged."""
+    flags = [
+        line.partition("=") for line in configs.as_flags(config).split("\n") if line
+    ]
+    return {
+        "experiment": experiment.name,
+        "--workdir": str(config.workdir),
+        "--resume": str(config.resume),
+        **{name: value or "given" for name, _, value in flags},
+        "p2pjax": p2pjax.__version__,
+        "code of p2pjax and experiments": _digest_of_code(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _digest_of_code() -> str:
+    """Of all modules, so that two states of one version differ."""
+    found = hashlib.sha256()
+    for package in (Path(p2pjax.__file__).parent, Path(__file__).parents[1]):
+        for path in sorted(package.rglob("*.py")):
+            found.update(str(path.relative_to(package)).encode() + b"\0")
+            found.update(path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
 
 
 def run(experiment: Experiment[ConfigType], config: ConfigType) -> Path:

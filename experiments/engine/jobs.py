@@ -1,5 +1,6 @@
 """What an experiment consists of: jobs, and those that run side by side."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from experiments.engine import processes
 from experiments.engine.config import Common
 from experiments.engine.run_folder import Row
 from p2pjax import sharding
@@ -216,6 +218,9 @@ def own_examples(
     """
     if jax.process_count() == 1:
         return data
+    digest = _digest_on_host(data)
+    if digest is not None:
+        processes.check_same_value("data", digest)
 
     def own(split: Split) -> Split:
         chosen = {name: split.examples[name] for name in names or split.examples}
@@ -223,6 +228,18 @@ def own_examples(
 
     with devices_of(config, data):
         return over_splits(own, [data], data.cluster)
+
+
+def _digest_on_host(data: FederatedData) -> bytes | None:
+    """Of all agents' data; None where other processes hold a part of it already."""
+    leaves = jax.tree.leaves(data)
+    if any(isinstance(leaf, jax.Array) for leaf in leaves):
+        return None
+    found = hashlib.sha256()
+    for leaf in map(np.asarray, leaves):
+        found.update(f"{leaf.dtype}{leaf.shape}".encode())
+        found.update(np.ascontiguousarray(leaf).data)
+    return found.digest()
 
 
 def devices_of(config: Common, data: FederatedData) -> AbstractContextManager:

@@ -1,18 +1,22 @@
 """Several processes that run one experiment together, over `jax.distributed`.
 
-All are started with the same flags but for --process_id. Each holds its own agents;
+All are started with the same flags but for --process_id, and with the same code, data
+and devices: they compare all that and refuse what differs. Each holds its own agents;
 process 0 alone writes and prints. Whatever stops one of them stops all: the others
 notice at their next exchange, or when it has been silent for a while, and say so in
 one sentence.
 """
 
+import json
 import os
+import signal
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,10 +27,15 @@ from p2pjax.types import InputError
 
 ARRIVAL_SECONDS = 120  # that processes wait for the last one to start
 SILENCE_SECONDS = 30  # after which a process counts as dead
+TERMINATED = 128 + signal.SIGTERM  # exit status of all, once they have saved
 
 # In what JAX, its collectives and orbax say when another process has gone.
 _SIGNS = ("gloo", "nccl", "coordination", "heartbeat", "barrier", "connection")
 _OWN_ERRORS = (OSError, MemoryError)  # whose texts may have such words in paths
+
+
+class DifferentProcessError(Exception):
+    """The processes were not started with the same; all of them notice and end."""
 
 
 class Seat(NamedTuple):
@@ -180,14 +189,108 @@ def any_of(value: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.int32(value)).any())
 
 
-def run(main: Callable[[], None], when_lost: str) -> None:
+def check_same(what: str, facts: Mapping[str, str]) -> None:
+    """Refuses, in every process, facts that are not those of all processes.
+
+    They go through the store of JAX's coordinator, which needs no devices.
+
+    Args:
+      what: they are about; each word is for one comparison.
+      facts: of this process, by what they are called.
+
+    Raises:
+      DifferentProcessError: some differ; it names all of them.
+    """
+    client, size = _store(), jax.process_count()
+    text = json.dumps(facts, sort_keys=True)
+    client.key_value_set(f"p2pjax/{what}/{jax.process_index()}", text)
+    found = []
+    for number in range(size):
+        key = f"p2pjax/{what}/{number}"
+        found.append(client.blocking_key_value_get(key, 1000 * ARRIVAL_SECONDS))
+    others = [json.loads(text) for text in found]
+    names = sorted({name for other in others for name in other})
+    differ = [
+        f"{name} ({', '.join(_said(other.get(name)) for other in others)})"
+        for name in names
+        if len({other.get(name) for other in others}) > 1
+    ]
+    if differ:
+        raise DifferentProcessError(
+            f"Need the same {what} in all {size} processes, but these differ: "
+            f"{'; '.join(differ)}."
+        )
+
+
+def check_same_value(what: str, digest: bytes) -> None:
+    """Refuses, in every process, what is not the same in all of them.
+
+    Args:
+      what: it is.
+      digest: of what this process has, equally long in all.
+
+    Raises:
+      DifferentProcessError: they differ.
+    """
+    meet(f"{what}: made")
+    own = np.frombuffer(digest, np.uint8)
+    others = np.asarray(multihost_utils.process_allgather(own))
+    if (others != others[0]).any():
+        found = ", ".join(row.tobytes().hex()[:8] for row in others)
+        raise DifferentProcessError(
+            f"Need the same {what} in all {len(others)} processes, but their digests "
+            f"differ ({found}): see that all read the same files."
+        )
+
+
+def _said(value: str | None) -> str:
+    """Short enough for a sentence about many processes."""
+    if value is None:
+        return "none"
+    return value if len(value) <= 80 else f"{value[:40]}...{value[-20:]}"
+
+
+def _store() -> Any:
+    """Of keys and values, which all processes reach; JAX has no public name for it."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def _let_others_go(seconds: float = 5) -> None:
+    """Process 0 ends last where all end: without it the others have no time to speak.
+
+    Args:
+      seconds: that it waits at most.
+    """
+    client = _store()
+    if not is_first():
+        client.key_value_set(f"p2pjax/gone/{jax.process_index()}", "gone")
+        return
+    deadline = time.monotonic() + seconds
+    for number in range(1, jax.process_count()):
+        left = max(1, int(1000 * (deadline - time.monotonic())))
+        try:
+            client.blocking_key_value_get(f"p2pjax/gone/{number}", left)
+        except Exception:  # it has gone without a word
+            return
+    time.sleep(0.2)  # between their last word and their end
+
+
+def run(main: Callable[[], None], facts: Mapping[str, str], when_lost: str) -> None:
     """Runs an experiment as one of several processes.
 
     A process that fails ends at once: the usual end waits for the others, who wait for
     this one.
+
+    Args:
+      main: the experiment.
+      facts: flags and versions, which have to be those of all processes.
+      when_lost: what to say if another process ends.
     """
     try:
         _hush_others()
+        check_same("flags, versions and devices", {**facts, **_devices()})
         meet("all have joined")
         main()
         return
@@ -195,6 +298,12 @@ def run(main: Callable[[], None], when_lost: str) -> None:
         if not ended.code:
             raise
         status = ended.code if isinstance(ended.code, int) else 1
+        if status == TERMINATED:
+            _let_others_go()
+    except DifferentProcessError as error:
+        status = 2
+        print(error, file=sys.stderr, flush=True)
+        _let_others_go()
     except KeyboardInterrupt:
         status = 130
         print("Stopped.", file=sys.stderr)
@@ -207,6 +316,15 @@ def run(main: Callable[[], None], when_lost: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def _devices() -> dict[str, str]:
+    """What each process has to have as many of as the others."""
+    kinds = sorted({device.device_kind for device in jax.local_devices()})
+    return {
+        "devices": f"{jax.local_device_count()} of {jax.default_backend()}",
+        "kinds of devices": ", ".join(kinds),
+    }
 
 
 def _tells_of_a_loss(error: BaseException | None) -> bool:

@@ -144,14 +144,19 @@ def _run_left(
     if processes.is_first():
         opened = opened._replace(rows=RowFiles(opened.folder))
     before = position.job * num_rounds + len(position.tallies) * position.num_rounds
-    with Progress(len(jobs) * num_rounds, before) as progress:
+    # One of several processes cannot save alone: it waits for the next evaluation.
+    is_alone = jax.process_count() == 1
+    with (
+        Progress(len(jobs) * num_rounds, before) as progress,
+        contextlib.nullcontext() if is_alone else stops.postponed() as notice,
+    ):
         for batch in batches(config, jobs, position.job):
             begin = time.monotonic()
             if batch.kind != kind:
                 progress.say(f"{batch.label}: compiling")
             with devices_of(config, batch.start.data):
                 _tell_of_idle_devices(config, batch)
-                _run_batch(config, opened, batch, position, progress, also)
+                _run_batch(config, opened, batch, position, progress, also, notice)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
                 timing = job.name | {"seconds": seconds}
@@ -182,6 +187,7 @@ def _run_batch(
     position: Position,
     progress: Progress,
     also: Sequence[Writer],
+    notice: stops.Notice | None,
 ) -> None:
     num_rounds, period = config.num_rounds, config.checkpoint_every
     clusters = batch.apart(batch.start.data.cluster)
@@ -191,7 +197,7 @@ def _run_batch(
     ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
     found_snapshots = _started(config, batch, position, progress)
-    with stops.postponed() as notice:
+    with contextlib.nullcontext(notice) if notice else stops.postponed() as asked:
         for snapshot in found_snapshots:
             before, now = tallies[0].num_rounds, snapshot.num_rounds
             found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
@@ -220,7 +226,7 @@ def _run_batch(
             is_last = now == num_rounds
             if is_last:
                 _append_links(opened, batch, tallies, clusters)
-            is_stopped = processes.any_of(notice.has_come)
+            is_stopped = processes.any_of(asked.has_come)
             if is_last or is_stopped or now // period > before // period:
                 now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
                 _save(config, opened, now_at)
