@@ -15,6 +15,7 @@ from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
 from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel
 from p2pjax.tasks import ner_metrics
+from p2pjax.tasks._examples import label_check
 from p2pjax.tasks._linen_network import shapes_and_norm
 from p2pjax.tasks.losses import softmax_cross_entropy
 from p2pjax.tasks.task import Task
@@ -71,7 +72,14 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
 
     init_fn = partial(_init, module, length)
     norm = shapes_and_norm(init_fn)[1]
-    return Task(init_fn, loss_fn, evaluate_fn, norm, predict=predict_fn)
+    return Task(
+        init_fn,
+        loss_fn,
+        evaluate_fn,
+        norm,
+        predict=predict_fn,
+        check_labels=label_check(encoder.vocab_size),
+    )
 
 
 def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
