@@ -182,6 +182,7 @@ def _run_batch(
         for job, data in zip(batch.jobs, batch.apart(batch.start.data), strict=True)
     ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
+    told: frozenset[int] = frozenset()
     for snapshot in _started(config, batch, position, progress):
         before, now = tallies[0].num_rounds, snapshot.num_rounds
         found = batch.apart((snapshot.metrics, snapshot.info, snapshot.used))
@@ -199,6 +200,7 @@ def _run_batch(
             _append(folder, "metrics.jsonl", row)
             for write in also:
                 write(row)
+        told = _tell_of_divergence(config, batch, found, now, told)
         examples = snapshot.info.examples
         progress.advance(
             (now - before) * len(batch.jobs),
@@ -214,6 +216,37 @@ def _run_batch(
             now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
             _save(config, folder, now_at)
             progress.begin()
+
+
+def _tell_of_divergence(
+    config: Common, batch: Batch, found: Sequence[tuple], now: int, told: frozenset[int]
+) -> frozenset[int]:
+    """Warns of runs whose agents diverged since the last evaluation, or stops there.
+
+    Args:
+      config: says whether to stop.
+      batch: runs side by side.
+      found: what each of them evaluated, reported and used.
+      now: rounds done.
+      told: runs of the batch that are known to have diverged.
+
+    Returns:
+      Those of which it is known now.
+    """
+    for number, (job, (values, *_)) in enumerate(zip(batch.jobs, found, strict=True)):
+        agents = rows.diverged_agents(values)
+        if not agents or number in told:
+            continue
+        said = (
+            f"{job.name['scheme']}, run {job.name['run']}: {len(agents)} of "
+            f"{len(values['accuracy'])} agents diverged by round {now}, agent "
+            f"{agents[0]} among them: lower --learning_rate."
+        )
+        if config.stop_when_diverged:
+            raise InputError(said)
+        logging.warning("%s", said)
+        told = told | {number}
+    return told
 
 
 def _started(

@@ -7,6 +7,7 @@ so what does not fit would train on other examples than it says.
 from collections.abc import Iterator, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.types import Array, FederatedData, InputError, PyTree, Split
@@ -15,7 +16,7 @@ _WORDS = {"train": "training", "valid": "validation", "test": "test"}
 
 
 def check_data(data: FederatedData) -> None:
-    """Refuses splits whose arrays and sizes do not fit together.
+    """Refuses splits whose arrays and sizes do not fit together, and NaN in them.
 
     Each agent needs a training example, and a test example if any agent has one.
     Values that other processes hold are not looked at.
@@ -84,11 +85,29 @@ def _check_split(split: Split, name: str, num_agents: int) -> None:
                     f"arrays have, got {own[wrong[0]]} of agent {first + wrong[0]}: "
                     "mend Split.size."
                 )
+            for key, leaf in leaves.items():
+                _check_finite(leaf, own, f"{name} examples {key}")
         first += rows
     if first != num_agents:
         raise InputError(
             f"Need {name} examples of {num_agents} agents, as many as have a size, got "
             f"arrays of {first}: stack one row per agent."
+        )
+
+
+def _check_finite(leaf: Array, size: np.ndarray, name: str) -> None:
+    """Of real examples: padding may be anything."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating) or not is_local(leaf):
+        return
+    bad = ~np.isfinite(np.asarray(leaf))
+    if bad.any():
+        is_real = np.arange(leaf.shape[1])[None] < size[:, None]  # [N, M]
+        bad = bad.any(tuple(range(2, leaf.ndim))) & is_real
+    if bad.any():
+        agents = np.flatnonzero(bad.any(1)).tolist()
+        raise InputError(
+            f"Need finite numbers in {name}, got NaN or infinity in {bad.sum()} of "
+            f"agents {_some(agents)}: fill them or drop their examples."
         )
 
 

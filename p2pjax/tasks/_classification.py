@@ -13,7 +13,7 @@ from p2pjax.tasks._network_check import check_network
 from p2pjax.tasks.losses import (
     ExampleLoss,
     class_probabilities,
-    predicted,
+    is_right,
     softmax_cross_entropy,
 )
 from p2pjax.tasks.network import num_outputs
@@ -96,7 +96,7 @@ def classification(
     def evaluate_all(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         logits = apply(variables, batch["x"])
         valid = batch["valid"].astype(logits.dtype)
-        right = (predicted(logits) == batch["y"]).astype(logits.dtype)
+        right = is_right(logits, batch["y"]).astype(logits.dtype)
         losses = loss(logits, batch["y"])
         sums = {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),

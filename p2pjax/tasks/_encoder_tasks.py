@@ -17,7 +17,7 @@ from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel
 from p2pjax.tasks import ner_metrics
 from p2pjax.tasks._examples import label_check
 from p2pjax.tasks._linen_network import shapes_and_norm
-from p2pjax.tasks.losses import softmax_cross_entropy
+from p2pjax.tasks.losses import is_known, is_right, softmax_cross_entropy
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
 
@@ -59,7 +59,7 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
         def one_batch(batch: Batch) -> tuple[Array, Array]:
             output = logits(variables.params, batch, None)
             target = batch["y"].astype(jnp.int32)
-            return output.argmax(-1) == target, softmax_cross_entropy(output, target)
+            return is_right(output, target), softmax_cross_entropy(output, target)
 
         right, losses = _in_batches(one_batch, batch)
         return _ratios(right, losses, batch["valid"])
@@ -118,7 +118,11 @@ def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
         def one_batch(batch: Batch) -> tuple[Array, Array]:
             output = logits(variables.params, batch, None)
             target = batch["labels"].astype(jnp.int32)
-            return output.argmax(-1), softmax_cross_entropy(output, target)
+            # What is not finite predicts no label.
+            predicted = jnp.where(
+                is_known(output), output.argmax(-1), label_sets.PADDING
+            )
+            return predicted, softmax_cross_entropy(output, target)
 
         predicted, losses = _in_batches(one_batch, batch)  # [M, P]
         is_word = _is_word(batch)

@@ -9,7 +9,7 @@ import numpy as np
 
 from p2pjax.tasks._examples import as_tokens, inputs_of, label_check
 from p2pjax.tasks._network_check import check_network
-from p2pjax.tasks.losses import softmax_cross_entropy
+from p2pjax.tasks.losses import is_right, softmax_cross_entropy
 from p2pjax.tasks.network import as_network, num_outputs
 from p2pjax.tasks.task import Task, checked_init
 from p2pjax.types import Array, Batch, FederatedData, Key, PyTree, Ratio, Variables
@@ -76,7 +76,7 @@ def next_token(
         counted = valid
         if ignore_token is not None:
             counted = valid * (target != ignore_token).astype(logits.dtype)
-        right = (logits.argmax(-1) == target).astype(logits.dtype)
+        right = is_right(logits, target).astype(logits.dtype)
         losses = softmax_cross_entropy(logits, target)
         return {
             "accuracy": Ratio((right * counted).sum(), counted.sum()),

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from p2pjax.nn.gaussian import Coordinates, Gaussian
 from p2pjax.nn.variational import draw
 from p2pjax.tasks._examples import label_check
+from p2pjax.tasks.losses import is_right
 from p2pjax.tasks.task import Task, as_float
 from p2pjax.types import (
     Array,
@@ -114,7 +115,7 @@ def variational_classification(
         log_p = log_probabilities(key, variables.params, batch["x"], train=False)
         log_p = -of_mean_probability(-log_p)  # [B, k]
         valid = batch["valid"].astype(log_p.dtype)
-        right = (log_p.argmax(-1) == batch["y"]).astype(log_p.dtype)
+        right = is_right(log_p, batch["y"]).astype(log_p.dtype)
         losses = -_of_label(log_p, batch["y"])
         return {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),
