@@ -105,7 +105,7 @@ def test_all_forms_evaluate_alike(agent_loop):
         jax.jit(on_test_sets(task, form))(Models(variables), world)
         for form in (VMAP, agent_loop)
     )
-    assert set(one) == {"accuracy", "loss"}
+    assert set(one) == {"accuracy", "diverged", "loss"}
     for name, expected in one.items():
         np.testing.assert_allclose(other[name], expected, rtol=1e-6, atol=1e-6)
 

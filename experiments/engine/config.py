@@ -44,6 +44,7 @@ OF_A_START = frozenset(
         "num_processes",
         "process_id",
         "resume",
+        "stop_when_diverged",
         "workdir",
     )
 )
@@ -158,6 +159,12 @@ class Common:
         False,
         "Go on with the run in --workdir from its last checkpoint.",
         topic=RESULTS,
+    )
+    stop_when_diverged: bool = switch(
+        False,
+        "Stop as soon as the model of an agent is no longer finite, instead of a "
+        "warning.",
+        topic=TRAINING,
     )
     tensorboard: bool = switch(
         False,

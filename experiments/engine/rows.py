@@ -9,6 +9,7 @@ import numpy as np
 from experiments.engine.run_folder import Row
 from p2pjax import sharding
 from p2pjax.evaluation import models, statistics
+from p2pjax.evaluation.test_sets import DIVERGED
 from p2pjax.simulation._used import Used
 from p2pjax.types import Array, FederatedData, Info, Links
 
@@ -139,7 +140,8 @@ def metrics_row(
     """One evaluation of one run.
 
     Values per agent become their mean; accuracy and messages are also kept per agent.
-    Accuracies of classes `[N, k]` become means over the agents who have the class.
+    Of `diverged` it is told how many agents did. Accuracies of classes `[N, k]` become
+    means over the agents who have the class.
 
     Args:
       name: scheme, setting and run.
@@ -154,6 +156,7 @@ def metrics_row(
     means = {
         n: v.mean() if v.shape == size else _over_agents(v) if n == BY_CLASS else v
         for n, v in values.items()
+        if n != DIVERGED
     }
     row = name | {
         "round": tally.num_rounds,
@@ -164,6 +167,8 @@ def metrics_row(
         "steps": int(used.steps) / size[0],
         "examples": int(used.examples) / size[0],
     }
+    if DIVERGED in values:
+        row["num_diverged"] = len(diverged_agents(values))
     if tally.sent.any():
         row["gini"] = statistics.gini(tally.sent)
     if info.links is not None and len(np.unique(cluster)) > 1:
@@ -183,6 +188,15 @@ def metrics_row(
         "agent_accuracy": values["accuracy"],
         "agent_messages": tally.sent,
     }
+
+
+def diverged_agents(values: Mapping[str, np.ndarray]) -> list[int]:
+    """Agents whose models or predictions are not finite, of an evaluation.
+
+    Args:
+      values: of the evaluation; without `diverged` among them no agent has.
+    """
+    return np.flatnonzero(values.get(DIVERGED, ())).tolist()
 
 
 def _over_agents(values: np.ndarray) -> list[float | None]:

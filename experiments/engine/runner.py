@@ -196,6 +196,7 @@ def _run_batch(
         for job, data in zip(batch.jobs, batch.apart(batch.start.data), strict=True)
     ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
+    told: frozenset[int] = frozenset()
     found_snapshots = _started(config, batch, position, progress)
     with contextlib.nullcontext(notice) if notice else stops.postponed() as asked:
         for snapshot in found_snapshots:
@@ -215,6 +216,7 @@ def _run_batch(
                 _append(opened, "metrics.jsonl", row)
                 for write in also:
                     write(row)
+            told = _tell_of_divergence(config, batch, found, now, told)
             examples = snapshot.info.examples
             progress.advance(
                 (now - before) * len(batch.jobs),
@@ -233,6 +235,37 @@ def _run_batch(
                 progress.begin()
             if is_stopped:
                 raise stops.TerminatedError
+
+
+def _tell_of_divergence(
+    config: Common, batch: Batch, found: Sequence[tuple], now: int, told: frozenset[int]
+) -> frozenset[int]:
+    """Warns of runs whose agents diverged since the last evaluation, or stops there.
+
+    Args:
+      config: says whether to stop.
+      batch: runs side by side.
+      found: what each of them evaluated, reported and used.
+      now: rounds done.
+      told: runs of the batch that are known to have diverged.
+
+    Returns:
+      Those of which it is known now.
+    """
+    for number, (job, (values, *_)) in enumerate(zip(batch.jobs, found, strict=True)):
+        agents = rows.diverged_agents(values)
+        if not agents or number in told:
+            continue
+        said = (
+            f"{job.name['scheme']}, run {job.name['run']}: {len(agents)} of "
+            f"{len(values['accuracy'])} agents diverged by round {now}, agent "
+            f"{agents[0]} among them: lower --learning_rate."
+        )
+        if config.stop_when_diverged:
+            raise InputError(said)
+        logging.warning("%s", said)
+        told = told | {number}
+    return told
 
 
 def _started(

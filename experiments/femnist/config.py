@@ -4,7 +4,8 @@ import dataclasses
 
 from experiments.averaging.config import AveragingConfig
 from experiments.engine.datasets import dataset_field
-from experiments.engine.fields import DATA, choice, integer, integers, names, text
+from experiments.engine.fields import DATA, choice, integer, integers, names
+from experiments.engine.layouts import network_field
 from p2pjax.datasets.loaders import femnist
 
 
@@ -32,7 +33,7 @@ class Config(AveragingConfig):
         360, "Training examples per agent.", at_least=1, topic=DATA
     )
     test_size: int = integer(60, "Test examples per agent.", at_least=1, topic=DATA)
-    network: str | None = text(
+    network: str | None = network_field(
         None,
         "Layout of every agent's network, as in 784=300=100=62; if not given, two "
         "hidden layers of 300 and 100 between what the data needs.",

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from experiments.averaging.config import AveragingConfig
 from experiments.engine.datasets import dataset_field
-from experiments.engine.fields import DATA, choice, integer, integers, switch, text
+from experiments.engine.fields import DATA, choice, integer, integers, switch
+from experiments.engine.layouts import network_field
 from p2pjax.types import InputError
 
 
@@ -64,7 +65,7 @@ class Config(AveragingConfig):
         at_least=0,
         topic=DATA,
     )
-    network: str | None = text(
+    network: str | None = network_field(
         None,
         "Layout of every agent's network, as in 784=300=100=10; if not given, two "
         "hidden layers of 300 and 100 between what the data needs.",

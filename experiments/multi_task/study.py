@@ -22,7 +22,7 @@ from experiments.multi_task.data import Dataset
 from p2pjax.algorithms._multi_task import multi_task
 from p2pjax.asynchronous import task_groups
 from p2pjax.datasets.loaders.pieces import Pieces, write
-from p2pjax.evaluation.test_sets import on_test_sets_of_groups
+from p2pjax.evaluation.test_sets import DIVERGED, on_test_sets_of_groups
 from p2pjax.graphs import clusters, generators
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.nn.encoder import Encoder
@@ -93,6 +93,7 @@ def build_program(
         values = on_own_tests(models, data)
         # Rows, figures and tables call the score of any task its accuracy.
         rows = {"accuracy": values["score"], "loss": values["loss"]}
+        rows[DIVERGED] = values[DIVERGED]
         for number, one in enumerate(own):
             agents = slice(number * size, (number + 1) * size)
             rows[one.metric] = jnp.nanmean(values["score"][agents])

@@ -94,8 +94,12 @@ class Config(Common):
         "What is sent: everything, all but batch norm, or all but its statistics.",
         topic=TRAINING,
     )
-    clients: int = integer(
-        10, "Agents that take part in a round of FedAvg.", at_least=1, topic=TRAINING
+    clients: int | None = integer(
+        None,
+        "Agents that take part in a round of FedAvg; 10, or all of fewer, if not "
+        "given.",
+        at_least=1,
+        topic=TRAINING,
     )
     poisson: bool = switch(
         False, "Asynchronous agents wake by clocks of their own.", topic=TRAINING

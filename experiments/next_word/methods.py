@@ -84,6 +84,17 @@ def _pooled(
     return central(task, optimizer, batch_size=config.batch_size)
 
 
+def _num_clients(config: Config, contender: Contender) -> int:
+    if config.clients is None:
+        return min(10, contender.num_agents)
+    if config.clients > contender.num_agents:
+        raise InputError(
+            f"Need at most {contender.num_agents} clients (the number of agents), got "
+            f"--clients={config.clients}: lower it, or raise --num_agents."
+        )
+    return config.clients
+
+
 def _server(
     config: Config,
     task: Task,
@@ -94,7 +105,7 @@ def _server(
         task,
         optimizer,
         batch_size=config.batch_size,
-        num_clients=min(config.clients, contender.num_agents),
+        num_clients=_num_clients(config, contender),
         local_patterns=SHARING[config.sharing],
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),

@@ -12,8 +12,8 @@ from experiments.engine.fields import (
     names,
     number,
     switch,
-    text,
 )
+from experiments.engine.layouts import network_field
 from experiments.virtual.paper import DATASETS
 from p2pjax.algorithms._virtual import ONCE, PAPER, RELEASE
 from p2pjax.tasks import bayesian
@@ -60,7 +60,7 @@ class Config(Common):
         "Methods; virtual takes clients in turn, virtual_sync all at once.",
         among=METHODS,
     )
-    network: str | None = text(
+    network: str | None = network_field(
         None,
         "Layout of every client's network, as in 784=100=100=10; if not given, two "
         "hidden layers of 100 between what the data needs.",

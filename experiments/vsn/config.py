@@ -4,7 +4,8 @@ import dataclasses
 
 from experiments.averaging.config import AveragingConfig
 from experiments.engine.datasets import dataset_field
-from experiments.engine.fields import DATA, integer, integers, switch, text
+from experiments.engine.fields import DATA, integer, integers, switch
+from experiments.engine.layouts import network_field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Config(AveragingConfig):
         "Centre and scale every feature by the agent's own training examples.",
         topic=DATA,
     )
-    network: str = text("100=50=20=1", "Layout of every agent's network.")
+    network: str = network_field("100=50=20=1", "Layout of every agent's network.")
     levels: tuple[int, ...] = integers(
         (0, 15, 30, 60, 80, 100), "Averaging levels in percent."
     )

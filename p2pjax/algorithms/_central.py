@@ -11,13 +11,17 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models
-from p2pjax.training.samplers import Draw, steps_per_epoch, take_batch
+from p2pjax.training.samplers import (
+    Draw,
+    check_batch_size,
+    steps_per_epoch,
+    take_batch,
+)
 from p2pjax.types import (
     Algorithm,
     Array,
     FederatedData,
     Info,
-    InputError,
     Key,
     Models,
     PyTree,
@@ -59,8 +63,7 @@ def central(
       >>> method.round_is
       "one pass over the union of all agents' data"
     """
-    if batch_size < 1:
-        raise InputError(f"Need a batch size of 1 or more, got {batch_size}.")
+    check_batch_size(batch_size)
     learner = as_learner(task, optimizer)
 
     def init_fn(key: Key, data: FederatedData) -> CentralState:

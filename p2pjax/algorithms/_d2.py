@@ -97,10 +97,9 @@ def d2_protocol(
     """
 
     def prepare_fn(graphs: Topology | Peers) -> Peers:
-        peers = prepare_weights(mixing_weights)(graphs)
         if isinstance(graphs, Topology) and analysis.warn_if_directed(graphs, "D2"):
-            return peers
-        return _lazy_where_needed(peers)
+            return jax.vmap(mixing_weights)(jax.tree.map(jnp.asarray, graphs))
+        return _lazy_where_needed(prepare_weights(mixing_weights)(graphs))
 
     def init_fn(message: PyTree) -> PyTree:
         return jax.tree.map(jnp.copy, message["params"])  # no correction at first

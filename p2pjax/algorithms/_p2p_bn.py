@@ -183,6 +183,7 @@ def p2p_bn(
         return total / jnp.maximum(weight, 1)
 
     def check_all(data: FederatedData) -> None:
+        task.check_labels(data)
         check_fn(data)
         task.check()
 

@@ -125,7 +125,7 @@ def sgp_protocol(
         return combine(means), weight
 
     return GossipProtocol(
-        prepare_weights(mixing_weights),
+        prepare_weights(mixing_weights, push_sum=True),
         peer_ids,
         init_fn,
         send_fn,

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from p2pjax.datasets import split as splits
+from p2pjax.datasets.checking import check_data
 from p2pjax.datasets.own_arrays import as_inputs, as_labels, as_users
 from p2pjax.datasets.split import Assignment, Request, Splitter
 from p2pjax.datasets.stacking import Examples, stack_agents
@@ -99,6 +100,7 @@ def federate_examples(
         data = assignment.transform(data)
     if assignment.cluster is not None:
         data = data._replace(cluster=np.asarray(assignment.cluster, np.int32))
+    check_data(data)
     return data
 
 
@@ -229,6 +231,13 @@ def _checked(assignment: Assignment, request: Request) -> Assignment:
             f"{found}: return one array of rows per agent."
         )
     rows = np.concatenate(assignment.rows)
+    num_examples = len(request.y)
+    whole = rows.dtype.kind in "iu"
+    if len(rows) and (not whole or rows.min() < 0 or rows.max() >= num_examples):
+        raise InputError(
+            f"Need a split that returns rows 0 to {num_examples - 1}, whole numbers, "
+            f"got {rows.dtype} from {rows.min()} to {rows.max()}."
+        )
     if len(np.unique(rows)) < len(rows):
         raise InputError(
             "Need a split that gives each example to one agent at most, got examples "

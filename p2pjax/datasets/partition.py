@@ -245,11 +245,17 @@ def permute_features(data: FederatedData, orders: np.ndarray) -> FederatedData:
     Examples keep their shape. Agents with the same order are one cluster.
     """
     orders = np.asarray(orders)  # [N, inputs]
-    shape = np.shape(data.train.examples["x"])[2:]
-    if orders.shape[1:] != (np.prod(shape, dtype=int),):
+    num_agents, _, *shape = np.shape(data.train.examples["x"])
+    inputs = np.arange(np.prod(shape, dtype=int))
+    if (
+        orders.shape != (num_agents, len(inputs))
+        or orders.dtype.kind not in "iu"
+        or (np.sort(orders, axis=1) != inputs).any()
+    ):
         raise InputError(
-            f"Need an order of the {np.prod(shape, dtype=int)} inputs for every agent, "
-            f"got {list(orders.shape)}."
+            f"Need an order of the {len(inputs)} inputs for every agent, in which each "
+            f"of 0 to {len(inputs) - 1} is there once, got {list(orders.shape)}: "
+            "rng.permutation draws one."
         )
 
     def changed(split: Split) -> Split:

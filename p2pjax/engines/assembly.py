@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from p2pjax.datasets.checking import check_data
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
@@ -28,7 +29,7 @@ def assemble(
     round_is: str,
     agent_loop: int = AUTO,
 ) -> Algorithm:
-    """The method, which checks its network before it starts and evaluates on test sets.
+    """The method; it checks data and network at its start, evaluates on test sets.
 
     Args:
       task: what each agent learns.
@@ -43,6 +44,8 @@ def assemble(
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> PyTree:
+        check_data(data)
+        task.check_labels(data)
         task.check()
         return plan(rng, data, num_rounds)
 

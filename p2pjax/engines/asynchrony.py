@@ -23,6 +23,7 @@ from p2pjax.asynchronous import events, messages, task_groups, wave_executor, wa
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Mail, Traffic, Waves
+from p2pjax.datasets.checking import check_data
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.graphs import topology
 from p2pjax.graphs.conversion import GraphLike, as_topology
@@ -30,6 +31,7 @@ from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
 from p2pjax.graphs.topology import Topology
 from p2pjax.training.agent_loop import VMAP, resolve_agent_loop
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.samplers import check_batch_size
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -96,6 +98,7 @@ def asynchronous(
       agent_loop: `VMAP` trains the agents of a wave in one batch per task; any other
         number takes them one after the other, in place, on every device its own.
     """
+    check_batch_size(batch_size)
     graph = as_topology(graph)
     check_rewiring(graph, rewire_every)
     timing = _with_channel(timing, channel)
@@ -115,6 +118,7 @@ def asynchronous(
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> Inputs:
+        check_data(data)
         check(data)
         sizes = np.asarray(data.train.size)
         graphs, of_round = graphs_of_rounds(

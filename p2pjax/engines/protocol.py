@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.graphs.topology import Topology
+from p2pjax.graphs import analysis, mixing_matrices
+from p2pjax.graphs.topology import Topology, check_undirected
 from p2pjax.types import Array, Key, Peers, PyTree
 
 MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
@@ -79,14 +80,16 @@ class GossipProtocol(NamedTuple):
 
 
 def prepare_weights(
-    mixing_weights: MixingWeights,
+    mixing_weights: MixingWeights, *, push_sum: bool = False
 ) -> Callable[[Topology | Peers], Peers]:
     """A `GossipProtocol.prepare_graph` for protocols that need one matrix per graph.
 
-    Graphs that bring their weights keep them.
+    Graphs that bring their weights keep them. Weights that do not sum to 1 are refused,
+    and so are Metropolis-Hastings weights of directed graphs.
 
     Args:
       mixing_weights: the matrix of a graph, such as `graphs.metropolis_hastings`.
+      push_sum: whether columns, not rows, have to sum to 1.
 
     Example:
       >>> from p2pjax.graphs import ring, uniform_receive
@@ -97,9 +100,12 @@ def prepare_weights(
 
     def prepare_fn(graphs: Topology | Peers) -> Peers:
         graphs = jax.tree.map(jnp.asarray, graphs)
-        if isinstance(graphs, Peers):
-            return graphs
-        return jax.vmap(mixing_weights)(graphs)
+        if isinstance(graphs, Topology):
+            if mixing_weights is mixing_matrices.metropolis_hastings:
+                check_undirected(graphs)
+            graphs = jax.vmap(mixing_weights)(graphs)
+        analysis.check_sums(graphs, push_sum=push_sum)
+        return graphs
 
     return prepare_fn
 

@@ -130,6 +130,7 @@ def gossip(
       >>> pj.gossip(task, optax.sgd(0.1), protocol, ring, batch_size=32).round_is
       'a network epoch: ..., with an exchange after 1 local step of each'
     """
+    samplers.check_batch_size(batch_size)
     graphs = as_graph(graph)
     schedule.check_rewiring(graphs, rewire_every, per_communication=True)
     check_channel(channel, name, loses=protocol.takes_losses)

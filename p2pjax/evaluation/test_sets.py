@@ -1,6 +1,6 @@
 """The agents' models on their own test sets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,24 @@ from p2pjax.asynchronous.task_groups import Group, of_task
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, VMAP, map_agents, resolve_agent_loop
 from p2pjax.training.samplers import whole_set
-from p2pjax.types import Array, Evaluate, FederatedData, Models, PyTree, Variables
+from p2pjax.types import (
+    Array,
+    Evaluate,
+    FederatedData,
+    Models,
+    PyTree,
+    Ratio,
+    Variables,
+)
 
+DIVERGED = "diverged"  # 1 for agents whose model or predictions are not finite
 SCORES = ("accuracy", "f1")  # metrics that are also told before and after averaging
 
 
 def on_test_sets(task: Task, agent_loop: int = AUTO) -> Evaluate:
     """Means of the task's metrics over each agent's own test set, `[N]` each.
+
+    `diverged` is 1 for agents whose model or whose loss is not finite, else 0.
 
     Args:
       task: what the agents learn.
@@ -31,7 +42,7 @@ def on_test_sets(task: Task, agent_loop: int = AUTO) -> Evaluate:
       >>> keys = jax.random.split(jax.random.key(0), 4)
       >>> models = pj.Models(jax.eval_shape(jax.vmap(task.init), keys))
       >>> jax.tree.map(jnp.shape, jax.eval_shape(on_test_sets(task), models, data))
-      {'accuracy': (4,), 'loss': (4,)}
+      {'accuracy': (4,), 'diverged': (4,), 'loss': (4,)}
     """
     score = _scored(task, agent_loop)
     return lambda models, data: score(models.reported, data)
@@ -58,7 +69,7 @@ def before_and_after(task: Task, agent_loop: int = AUTO) -> Evaluate:
       >>> models = jax.eval_shape(jax.vmap(task.init), keys)
       >>> both = pj.Models(models, trained=models, averaged=models)
       >>> sorted(jax.eval_shape(before_and_after(task), both, data))
-      ['accuracy', 'accuracy_after', 'accuracy_before', 'loss']
+      ['accuracy', 'accuracy_after', 'accuracy_before', 'diverged', 'loss']
     """
     return _with_before_and_after(_scored(task, agent_loop), SCORES)
 
@@ -70,12 +81,27 @@ def _scored(
         def one_agent(_: PyTree, inputs: PyTree) -> tuple[PyTree, PyTree]:
             variables, examples, size = inputs
             sums = task.evaluate(variables, whole_set(examples, size))
-            return (), {name: total / weight for name, (total, weight) in sums.items()}
+            means = {name: total / weight for name, (total, weight) in sums.items()}
+            return (), means | {DIVERGED: _has_diverged(variables, sums)}
 
         inputs = (variables, data.test.examples, data.test.size)
         return map_agents(one_agent, agent_loop)((), inputs)[1]
 
     return score
+
+
+def _has_diverged(variables: Variables, sums: Mapping[str, Ratio]) -> Array:
+    """1 if ONE agent's model, or its loss, is not finite, else 0."""
+    known = [leaf for leaf in jax.tree.leaves(variables) if _is_float(leaf)]
+    if "loss" in sums:
+        known.append(sums["loss"].total)
+    found = [jnp.isfinite(leaf).all() for leaf in known]
+    is_finite = jnp.stack(found).all() if found else jnp.ones((), bool)
+    return (~is_finite).astype(jnp.float32)
+
+
+def _is_float(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def on_test_sets_of_groups(
@@ -114,6 +140,7 @@ def on_test_sets_of_groups(
                 means = {name: total / weight for name, (total, weight) in sums.items()}
                 none = jnp.full_like(means["loss"], jnp.nan)
                 named = {name: means.get(name, none) for name in names}
+                named[DIVERGED] = _has_diverged(own, sums)
                 return named | {"score": means[scores[number]], "loss": means["loss"]}
 
             agents = jnp.arange(group.start, group.stop, dtype=jnp.int32)

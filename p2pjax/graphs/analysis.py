@@ -4,6 +4,7 @@ Weights are float32, so eigenvalues are exact to about 1e-6: compare them with a
 """
 
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,12 +13,13 @@ from p2pjax.graphs.mixing_matrices import metropolis_hastings, uniform_receive
 from p2pjax.graphs.topology import (
     Graph,
     Topology,
+    check_peers,
     edges,
     from_peers,
     in_degrees,
+    is_directed,
     is_sequence,
     out_degrees,
-    unstack,
 )
 from p2pjax.types import InputError, Peers
 
@@ -84,7 +86,28 @@ def is_doubly_stochastic(peers: Peers) -> bool:
     >>> is_doubly_stochastic(uniform_receive(star(4)))
     False
     """
+    check_peers(peers)
     return is_row_stochastic(peers) and is_column_stochastic(peers)
+
+
+def check_sums(peers: Peers, *, push_sum: bool = False) -> None:
+    """Refuses weights that are not finite, or whose rows do not sum to 1.
+
+    Args:
+      peers: `[N, K]` or `[G, N, K]`.
+      push_sum: whether it is the columns that have to.
+    """
+    weight = np.asarray(peers.weight, np.float64)
+    sums = column_sums(peers) if push_sum else weight.sum(-1)
+    if np.isfinite(weight).all() and _are_ones(sums):
+        return
+    line, mend = "rows", "divide each by its sum, or use a push-sum method such as SGP"
+    if push_sum:
+        line, mend = "columns", "use uniform_send, or weights(matrix, push_sum=True)"
+    off = sums.ravel()[np.abs(sums - 1).argmax()]
+    raise InputError(
+        f"Need weights whose {line} sum to 1, got one of {off:.7g}: {mend}."
+    )
 
 
 def column_sums(peers: Peers) -> np.ndarray:
@@ -114,7 +137,7 @@ def spectral_gap(graph: Graph) -> float:
     >>> round(spectral_gap(complete(8)), 3), round(spectral_gap(ring(8)), 3)
     (1.0, 0.195)
     """
-    matrix = dense_matrix(_weights_of(graph))
+    matrix = dense_matrix(_weights_of(_read(graph)))
     sequence = matrix if matrix.ndim == 3 else matrix[None]
     product = np.eye(matrix.shape[-1])
     for one in sequence:
@@ -124,21 +147,24 @@ def spectral_gap(graph: Graph) -> float:
     return float(1 - min(1.0, second) ** (1 / len(sequence)))
 
 
+def _read(graph: Any) -> Graph:
+    """Of anything that is a graph; those that are drawn cannot be told about."""
+    from p2pjax.graphs.conversion import as_graph  # which needs this module
+
+    found = as_graph(graph)
+    if not isinstance(found, Topology | Peers):
+        raise InputError(
+            "Need a graph or a sequence of graphs, got a function that draws one: call "
+            "it with a numpy.random.Generator."
+        )
+    return found
+
+
 def _weights_of(graph: Graph) -> Peers:
     if isinstance(graph, Peers):
         return graph
     weigh = uniform_receive if is_directed(graph) else metropolis_hastings
     return (jax.vmap(weigh) if is_sequence(graph) else weigh)(graph)
-
-
-def is_directed(graph: Topology) -> bool:
-    """Whether an agent sends to one that does not send back, in any graph."""
-    if is_sequence(graph):
-        return any(map(is_directed, unstack(graph)))
-    sender, receiver = edges(graph)
-    num_agents = len(graph.mask)
-    there, back = sender * num_agents + receiver, receiver * num_agents + sender
-    return not np.array_equal(np.sort(there), np.sort(back))
 
 
 def is_strongly_connected(graph: Topology) -> bool:
@@ -196,6 +222,7 @@ def report(graph: Graph) -> dict[str, float | int | bool]:
     >>> found["agents"], found["mean_degree"], found["strongly_connected"]
     (8, 2.0, True)
     """
+    graph = _read(graph)
     links = from_peers(graph) if isinstance(graph, Peers) else graph
     heard, reached = in_degrees(links), out_degrees(links)
     found = {

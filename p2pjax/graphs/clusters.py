@@ -24,7 +24,7 @@ def oracle(cluster: Array | Sequence[int], degree: int = 3, *, seed: Seed) -> To
     >>> oracle([0, 0, 1, 1], degree=1, seed=0).neighbor.tolist()
     [[1], [0], [3], [2]]
     """
-    cluster = np.asarray(cluster)
+    cluster = _labels(cluster)
     return from_edges(len(cluster), *_edges_inside(generator(seed), cluster, degree))
 
 
@@ -50,10 +50,20 @@ def clustered(
     >>> (cluster[graph.neighbor] != cluster[:, None]).sum(1).tolist()
     [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     """
-    cluster, rng = np.asarray(cluster), generator(seed)
+    cluster, rng = _labels(cluster), generator(seed)
     sender, receiver = _edges_inside(rng, cluster, degree - 1)
     start, stop = _edges_between(rng, cluster)
     return from_edges(len(cluster), np.append(sender, start), np.append(receiver, stop))
+
+
+def _labels(cluster: Array | Sequence[int]) -> np.ndarray:
+    labels = np.asarray(cluster)
+    if labels.ndim != 1 or (labels.size and labels.dtype.kind not in "iubUS"):
+        raise InputError(
+            f"Need the cluster of each agent, [N] whole numbers or names, got "
+            f"{list(labels.shape)} of {labels.dtype}: give for example data.cluster."
+        )
+    return labels
 
 
 def _edges_inside(

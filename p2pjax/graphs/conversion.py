@@ -275,6 +275,13 @@ def _checked_topology(graph: Topology) -> Topology:
             "Need a Topology whose neighbours are other agents where the mask is True, "
             "and whose padding points at the agent itself: build it with as_graph."
         )
+    width = neighbor.shape[-1]
+    other = np.sort(np.where(mask, neighbor, -1 - np.arange(width)), axis=-1)
+    if (np.diff(other, axis=-1) == 0).any():
+        raise InputError(
+            "Need a Topology that lists each neighbour once, got an agent that has one "
+            "twice: build it with as_graph."
+        )
     return graph
 
 

@@ -6,11 +6,17 @@ On a graph whose degrees are all k, `uniform_receive`, `uniform_send` and
 `metropolis_hastings` are the same: 1 / (k + 1) each.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.graphs.topology import Topology
-from p2pjax.types import LOCAL, Array, Peers
+from p2pjax.graphs.topology import (
+    Topology,
+    check_peers,
+    check_undirected,
+    is_sequence,
+)
+from p2pjax.types import LOCAL, Array, InputError, Peers, PyTree
 
 
 def uniform_receive(graph: Topology) -> Peers:
@@ -23,6 +29,7 @@ def uniform_receive(graph: Topology) -> Peers:
     >>> print(uniform_receive(star(3)).weight[1])  # own, agent 0, padding
     [0.5 0.5 0. ]
     """
+    graph = _one_graph(graph)
     own = 1 / (1 + _num_links(graph))  # [N]
     return _peers(graph, own, jnp.broadcast_to(own[:, None], graph.mask.shape))
 
@@ -41,6 +48,7 @@ def uniform_send(graph: Topology) -> Peers:
     >>> print(uniform_send(star(4)).weight.sum(1))
     [1.75 0.75 0.75 0.75]
     """
+    graph = _one_graph(graph)
     arrives = graph.mask.astype(jnp.float32)
     num_agents = arrives.shape[0]
     num_receivers = jnp.zeros(num_agents).at[graph.neighbor].add(arrives)
@@ -62,6 +70,9 @@ def metropolis_hastings(graph: Topology) -> Peers:
     >>> metropolis_hastings(ring(5)).weight.shape  # own and two neighbours, 1/3 each
     (5, 3)
     """
+    graph = _one_graph(graph)
+    if not _is_traced(graph):
+        check_undirected(graph)
     return metropolis(graph, np.zeros(graph.mask.shape[0], np.int32))
 
 
@@ -77,6 +88,9 @@ def size_weighted(graph: Topology, sizes: Array) -> Peers:
     >>> print(size_weighted(ring(3), np.array([6, 3, 1])).weight[0])
     [0.6 0.3 0.1]
     """
+    graph = _one_graph(graph)
+    if not _is_traced(sizes):
+        _check_sizes(np.asarray(sizes), len(graph.mask))
     sizes = jnp.asarray(sizes).astype(jnp.float32)
     theirs = jnp.where(graph.mask, sizes[graph.neighbor], 0)  # [N, D]
     total = sizes + theirs.sum(1)
@@ -97,8 +111,36 @@ def lazy(peers: Peers) -> Peers:
     [[0.75 0.25]
      [0.75 0.25]]
     """
+    check_peers(peers)
     half = peers.weight / 2
     return Peers(peers.ids, jnp.asarray(half).at[..., 0].add(0.5))
+
+
+def _is_traced(tree: PyTree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def _one_graph(graph: Topology) -> Topology:
+    """Reads anything that is a graph `[N, D]`, and checks it outside of traces."""
+    if isinstance(graph, Topology) and _is_traced(graph):
+        return graph
+    from p2pjax.graphs.conversion import as_topology  # which needs this module
+
+    found = as_topology(graph)
+    if not isinstance(found, Topology) or is_sequence(found):
+        raise InputError(
+            "Need one graph for a mixing matrix, got a sequence or a function that "
+            "draws graphs: use jax.vmap, or give these to the method."
+        )
+    return found
+
+
+def _check_sizes(sizes: np.ndarray, num_agents: int) -> None:
+    if sizes.shape != (num_agents,) or not (np.isfinite(sizes) & (sizes >= 0)).all():
+        raise InputError(
+            f"Need a number of examples of 0 or more for each of {num_agents} agents, "
+            f"got {sizes.tolist()}: give data.train.size."
+        )
 
 
 def _num_links(graph: Topology) -> Array:
@@ -147,8 +189,20 @@ def pairwise_weights(
 
 def matching_graph(partner: Array) -> Topology:
     """A matching `[N]` as a graph of width one; a lone agent is its own partner."""
+    if not _is_traced(partner):
+        _check_matching(np.asarray(partner))
     own = jnp.arange(partner.shape[0], dtype=partner.dtype)
     return Topology(partner[:, None], (partner != own)[:, None])
+
+
+def _check_matching(partner: np.ndarray) -> None:
+    own = np.arange(len(partner))
+    known = partner.ndim == 1 and partner.dtype.kind in "iu"
+    if not known or not np.isin(partner, own).all() or (partner[partner] != own).any():
+        raise InputError(
+            f"Need a matching [N] in which the partner of each agent has it as its "
+            f"partner, got {partner.tolist()}: an agent without one is its own."
+        )
 
 
 def same_owner(topology: Topology, owner: np.ndarray) -> Array:

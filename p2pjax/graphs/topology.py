@@ -95,8 +95,13 @@ def from_edges(num_agents: int, sender: np.ndarray, receiver: np.ndarray) -> Top
     Repeated edges count once, and edges from an agent to itself do not count: each
     agent has its own model anyway.
     """
+    ends = np.append(np.asarray(sender), np.asarray(receiver))
+    if len(ends) and ends.dtype.kind not in "iu":
+        raise InputError(
+            f"Need edges between numbers of agents, got {ends.dtype}: give whole "
+            "numbers."
+        )
     sender, receiver = np.asarray(sender, np.int64), np.asarray(receiver, np.int64)
-    ends = np.append(sender, receiver)
     if num_agents < 1 or (len(ends) and not 0 <= ends.min() <= ends.max() < num_agents):
         raise InputError(
             "Need one agent or more and edges between agents 0 to "
@@ -160,6 +165,44 @@ def edges(topology: Topology) -> tuple[np.ndarray, np.ndarray]:
     mask = np.asarray(topology.mask)
     receiver = np.nonzero(mask)[-2]
     return np.asarray(topology.neighbor)[mask].astype(np.int64), receiver
+
+
+def is_directed(graph: Topology) -> bool:
+    """Whether an agent sends to one that does not send back, in any graph."""
+    if is_sequence(graph):
+        return any(map(is_directed, unstack(graph)))
+    sender, receiver = edges(graph)
+    num_agents = len(graph.mask)
+    there, back = sender * num_agents + receiver, receiver * num_agents + sender
+    return not np.array_equal(np.sort(there), np.sort(back))
+
+
+def check_undirected(graph: Topology) -> None:
+    """Refuses graphs on which Metropolis-Hastings weights are not doubly stochastic.
+
+    They are on undirected graphs, and on directed ones whose degrees are all the same.
+    """
+    if is_sequence(graph):
+        for one in unstack(graph):
+            check_undirected(one)
+        return
+    is_regular = len(np.unique([in_degrees(graph), out_degrees(graph)])) == 1
+    if not is_regular and is_directed(graph):
+        raise InputError(
+            "Need an undirected graph for Metropolis-Hastings weights, which are not "
+            "doubly stochastic on this directed one: use uniform_receive, or a graph "
+            "whose edges go both ways."
+        )
+
+
+def check_peers(peers: Peers) -> None:
+    """Refuses what is no matrix as `weights` makes it."""
+    if not isinstance(peers, Peers):
+        raise InputError(
+            f"Need weights of agents (Peers), got {type(peers).__name__}: "
+            "graphs.weights makes them of a matrix, graphs.metropolis_hastings and "
+            "others of a graph."
+        )
 
 
 def receivers(topology: Topology) -> Topology:

@@ -117,6 +117,29 @@ def permute_cells(
     return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
 
+def check_wiring(wiring: Wiring, params: PyTree) -> int:
+    """Refuses the wiring of another network; returns the number of its parts.
+
+    Args:
+      wiring: which part's cells lie along which axis of which leaf.
+      params: parameters of ONE agent, or their shapes.
+    """
+    paths = {path for path, _ in leaves_with_paths(params)}
+    if set(wiring) != paths:
+        raise InputError(
+            "Need the wiring of every leaf of the network and of no other, got "
+            f"{sorted(set(wiring) ^ paths)} in one of the two only: take the wiring of "
+            "this network."
+        )
+    parts = {part for axes in wiring.values() for part in axes if part is not None}
+    if parts != set(range(len(parts))):
+        raise InputError(
+            f"Need a wiring whose parts are numbered from 0, got {sorted(parts)}: "
+            "number the input 0 and the parts behind it one after the other."
+        )
+    return len(parts)
+
+
 def check_parts(cells: Cells, wiring: Wiring) -> None:
     """Refuses agents that lack a whole part, unless the network is a chain of layers.
 

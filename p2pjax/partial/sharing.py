@@ -10,7 +10,7 @@ from p2pjax.partial import ownership, placement
 from p2pjax.partial.schemes import Scheme
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
-from p2pjax.types import Cells, Key, Layout, Variables, Wiring
+from p2pjax.types import Cells, InputError, Key, Layout, Variables, Wiring
 
 
 class SharingPlan(NamedTuple):
@@ -41,9 +41,15 @@ def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
       [256, 96, 40]
     """
     attached = placement.attach(scheme)
+    shapes = shapes_of(task).params
+    num_parts = ownership.check_wiring(wiring, shapes)
+    if num_parts != len(attached):
+        raise InputError(
+            f"Need a wiring of the {len(attached)} parts that the networks of the "
+            f"scheme have, got one of {num_parts}: take the wiring of this network."
+        )
     ownership.check_parts(attached, wiring)
     cells, order = placement.align(attached)
-    shapes = shapes_of(task).params
     return SharingPlan(
         cells, order, wiring, ownership.mix_plan(scheme, cells, wiring, shapes)
     )
@@ -58,6 +64,7 @@ def layout_of(wiring: Wiring, task: Task) -> Layout:
     """
     sizes: dict[int, int] = {}
     shapes = shapes_of(task).params
+    ownership.check_wiring(wiring, shapes)
     for path, leaf in leaves_with_paths(shapes):
         for part, length in zip(wiring.get(path, ()), leaf.shape, strict=False):
             if part is not None:

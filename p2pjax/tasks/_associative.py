@@ -59,7 +59,9 @@ def associative(num_visible: int, num_hidden: int, threshold: float = 0.5) -> Ta
 
     def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         right, wrong, valid = recall(variables, batch)
-        success = (right >= wrong).astype(valid.dtype)
+        links = jax.tree.leaves(variables.params)
+        is_finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in links]).all()
+        success = ((right >= wrong) & is_finite).astype(valid.dtype)
         return {
             "accuracy": Ratio((success * valid).sum(), valid.sum()),
             "loss": Ratio((wrong * valid).sum(), valid.sum()),

@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.nn.wirings import wiring_of
-from p2pjax.tasks._examples import fit_to_inputs, inputs_of, real_labels
+from p2pjax.tasks._examples import fit_to_inputs, inputs_of, label_check
 from p2pjax.tasks._network_check import check_network
 from p2pjax.tasks.losses import (
     ExampleLoss,
     class_probabilities,
-    predicted,
+    is_right,
     softmax_cross_entropy,
 )
 from p2pjax.tasks.network import num_outputs
-from p2pjax.tasks.task import Task, check_labels, checked_init
+from p2pjax.tasks.task import Task, checked_init
 from p2pjax.types import (
     Array,
     Batch,
@@ -77,8 +77,9 @@ def classification(
             "Need two outputs or more for softmax_cross_entropy, got 1: give the "
             "network more outputs, or use losses.binary_cross_entropy."
         )
+    check_labels = label_check(outputs)
     if isinstance(data, FederatedData):
-        check_labels(real_labels(data), outputs)
+        check_labels(data)
 
     def apply(variables: Variables, x: Array) -> Array:
         return jnp.asarray(made.apply(variables, prepare(x), None, False)[0])
@@ -95,7 +96,7 @@ def classification(
     def evaluate_all(variables: Variables, batch: Batch) -> dict[str, Ratio]:
         logits = apply(variables, batch["x"])
         valid = batch["valid"].astype(logits.dtype)
-        right = (predicted(logits) == batch["y"]).astype(logits.dtype)
+        right = is_right(logits, batch["y"]).astype(logits.dtype)
         losses = loss(logits, batch["y"])
         sums = {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),
@@ -129,6 +130,7 @@ def classification(
         check,
         predict_fn,
         wiring_of(network),
+        check_labels,
     )
 
 

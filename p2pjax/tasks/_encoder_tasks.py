@@ -15,8 +15,9 @@ from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
 from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel
 from p2pjax.tasks import ner_metrics
+from p2pjax.tasks._examples import label_check
 from p2pjax.tasks._linen_network import shapes_and_norm
-from p2pjax.tasks.losses import softmax_cross_entropy
+from p2pjax.tasks.losses import is_known, is_right, softmax_cross_entropy
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
 
@@ -58,7 +59,7 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
         def one_batch(batch: Batch) -> tuple[Array, Array]:
             output = logits(variables.params, batch, None)
             target = batch["y"].astype(jnp.int32)
-            return output.argmax(-1) == target, softmax_cross_entropy(output, target)
+            return is_right(output, target), softmax_cross_entropy(output, target)
 
         right, losses = _in_batches(one_batch, batch)
         return _ratios(right, losses, batch["valid"])
@@ -71,7 +72,14 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
 
     init_fn = partial(_init, module, length)
     norm = shapes_and_norm(init_fn)[1]
-    return Task(init_fn, loss_fn, evaluate_fn, norm, predict=predict_fn)
+    return Task(
+        init_fn,
+        loss_fn,
+        evaluate_fn,
+        norm,
+        predict=predict_fn,
+        check_labels=label_check(encoder.vocab_size),
+    )
 
 
 def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
@@ -110,7 +118,11 @@ def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
         def one_batch(batch: Batch) -> tuple[Array, Array]:
             output = logits(variables.params, batch, None)
             target = batch["labels"].astype(jnp.int32)
-            return output.argmax(-1), softmax_cross_entropy(output, target)
+            # What is not finite predicts no label.
+            predicted = jnp.where(
+                is_known(output), output.argmax(-1), label_sets.PADDING
+            )
+            return predicted, softmax_cross_entropy(output, target)
 
         predicted, losses = _in_batches(one_batch, batch)  # [M, P]
         is_word = _is_word(batch)

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from p2pjax.datasets.checking import is_local
 from p2pjax.tasks.network import Network, as_network
-from p2pjax.tasks.task import as_float
+from p2pjax.tasks.task import as_float, check_labels
 from p2pjax.types import Array, FederatedData, InputError
 
 
@@ -43,11 +44,6 @@ def inputs_of(data: FederatedData | Sequence[int]) -> Inputs:
     return Inputs(tuple(map(int, shape)), None, None)
 
 
-def is_local(leaf: Array) -> bool:
-    """Whether this process holds all of an array."""
-    return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-
-
 def real_labels(data: FederatedData) -> np.ndarray:
     """Labels `y` of all splits without padding, of those this process holds."""
     found = [np.zeros(0, np.int32)]
@@ -63,6 +59,11 @@ def real_labels(data: FederatedData) -> np.ndarray:
         is_real = np.arange(labels.shape[1])[None] < np.asarray(size)[:, None]
         found.append(np.asarray(labels)[is_real])
     return np.concatenate(found)
+
+
+def label_check(num_outputs: int) -> Callable[[FederatedData], None]:
+    """A `Task.check_labels` for networks with so many outputs."""
+    return lambda data: check_labels(real_labels(data), num_outputs)
 
 
 def fit_to_inputs(network: Any, inputs: Inputs) -> Fitted:

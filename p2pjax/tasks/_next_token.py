@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.tasks._examples import as_tokens, inputs_of, real_labels
+from p2pjax.tasks._examples import as_tokens, inputs_of, label_check
 from p2pjax.tasks._network_check import check_network
-from p2pjax.tasks.losses import softmax_cross_entropy
+from p2pjax.tasks.losses import is_right, softmax_cross_entropy
 from p2pjax.tasks.network import as_network, num_outputs
-from p2pjax.tasks.task import Task, check_labels, checked_init
+from p2pjax.tasks.task import Task, checked_init
 from p2pjax.types import Array, Batch, FederatedData, Key, PyTree, Ratio, Variables
 
 
@@ -46,8 +46,9 @@ def next_token(
     x_shape = jax.ShapeDtypeStruct((1, *inputs.shape), np.dtype(np.int32))
     made = as_network(network, x_shape)
     outputs = num_outputs(made, x_shape)
+    check_labels = label_check(outputs)
     if isinstance(data, FederatedData):
-        check_labels(real_labels(data), outputs)
+        check_labels(data)
 
     def init_fn(key: Key) -> Variables:
         variables = made.init(key)
@@ -75,7 +76,7 @@ def next_token(
         counted = valid
         if ignore_token is not None:
             counted = valid * (target != ignore_token).astype(logits.dtype)
-        right = (logits.argmax(-1) == target).astype(logits.dtype)
+        right = is_right(logits, target).astype(logits.dtype)
         losses = softmax_cross_entropy(logits, target)
         return {
             "accuracy": Ratio((right * counted).sum(), counted.sum()),
@@ -87,5 +88,11 @@ def next_token(
 
     check = cache(partial(check_network, made, x_shape, inputs.highest))
     return Task(
-        checked_init(init_fn, check), loss_fn, evaluate_fn, made.norm, check, predict_fn
+        checked_init(init_fn, check),
+        loss_fn,
+        evaluate_fn,
+        made.norm,
+        check,
+        predict_fn,
+        check_labels=check_labels,
     )

@@ -12,8 +12,19 @@ import jax.numpy as jnp
 
 from p2pjax.nn.gaussian import Coordinates, Gaussian
 from p2pjax.nn.variational import draw
+from p2pjax.tasks._examples import label_check
+from p2pjax.tasks.losses import is_right
 from p2pjax.tasks.task import Task, as_float
-from p2pjax.types import Array, Batch, InputError, Key, PyTree, Ratio, Variables
+from p2pjax.types import (
+    Array,
+    Batch,
+    FederatedData,
+    InputError,
+    Key,
+    PyTree,
+    Ratio,
+    Variables,
+)
 
 INITIAL_STDDEV = 0.048587  # softplus(-3)
 
@@ -104,14 +115,21 @@ def variational_classification(
         log_p = log_probabilities(key, variables.params, batch["x"], train=False)
         log_p = -of_mean_probability(-log_p)  # [B, k]
         valid = batch["valid"].astype(log_p.dtype)
-        right = (log_p.argmax(-1) == batch["y"]).astype(log_p.dtype)
+        right = is_right(log_p, batch["y"]).astype(log_p.dtype)
         losses = -_of_label(log_p, batch["y"])
         return {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
 
-    return Task(init_fn, loss_fn, evaluate_fn)
+    def check_fn(data: FederatedData) -> None:
+        shape = (1, *input_shape)
+        made = jax.eval_shape(
+            lambda: module.init_with_output(jax.random.key(0), jnp.zeros(shape))[0]
+        )
+        label_check(made.shape[-1])(data)
+
+    return Task(init_fn, loss_fn, evaluate_fn, check_labels=check_fn)
 
 
 def _of_label(values: Array, labels: Array) -> Array:
@@ -135,4 +153,5 @@ def in_coordinates(task: Task, coordinates: Coordinates) -> Task:
         init_fn,
         lambda variables, batch, key: task.loss(decoded(variables), batch, key),
         lambda variables, batch: task.evaluate(decoded(variables), batch),
+        check_labels=task.check_labels,
     )

@@ -72,6 +72,39 @@ def predicted(logits: Array) -> Array:
     return logits.argmax(-1)
 
 
+def is_right(logits: Array, labels: Array) -> Array:
+    """Whether predictions are those of the labels; what is not finite is wrong.
+
+    An output of minus infinity is a class that is ruled out, unless all are.
+
+    Args:
+      logits: `[..., k]`, or `[..., 1]`.
+      labels: `[...]`.
+
+    Returns:
+      bool `[...]`.
+
+    Example:
+      >>> logits = jnp.array([[2.0, 1.0], [jnp.nan, jnp.nan]])
+      >>> is_right(logits, jnp.array([0, 0])).tolist()
+      [True, False]
+    """
+    return (predicted(logits) == labels) & is_known(logits)
+
+
+def is_known(logits: Array) -> Array:
+    """Whether outputs `[..., k]` say anything: bool `[...]`, see `is_right`.
+
+    Args:
+      logits: `[..., k]`.
+
+    Example:
+      >>> is_known(jnp.array([[0.0, -jnp.inf], [jnp.inf, 0.0]])).tolist()
+      [True, False]
+    """
+    return jnp.isfinite(logits.max(-1))
+
+
 def class_probabilities(logits: Array) -> Array:
     """Softmax over outputs, `[B, k]`; of a single output both classes, `[B, 2]`.
 

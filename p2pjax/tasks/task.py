@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from p2pjax.types import (
     Array,
     Batch,
+    FederatedData,
     InputError,
     Key,
     PyTree,
@@ -24,6 +25,10 @@ from p2pjax.types import (
 
 def _nothing_to_check() -> None:
     pass
+
+
+def _any_labels(data: FederatedData) -> None:
+    del data
 
 
 class Task(NamedTuple):
@@ -40,6 +45,7 @@ class Task(NamedTuple):
         classes.
       wiring: which part's cells lie along which axis of which leaf of the parameters,
         for partial averaging; None if it is not known.
+      check_labels: refuses labels that the network has no output for, on the host.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -59,6 +65,7 @@ class Task(NamedTuple):
     check: Callable[[], None] = _nothing_to_check
     predict: Callable[[Variables, Batch], Array] | None = None
     wiring: Wiring | None = None
+    check_labels: Callable[[FederatedData], None] = _any_labels
 
 
 def shapes_of(task: Task) -> Variables:

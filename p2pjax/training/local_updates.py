@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.training.samplers import steps_per_epoch
 from p2pjax.types import Array, InputError
@@ -38,8 +39,7 @@ def steps(num_steps: int) -> LocalUpdates:
     >>> steps(5)
     LocalUpdates(num_steps=5, num_epochs=0)
     """
-    if num_steps < 1:
-        raise InputError(f"Need one local step or more, got {num_steps}.")
+    _check_number(num_steps, "step")
     return LocalUpdates(num_steps, 0)
 
 
@@ -52,9 +52,15 @@ def epochs(num_epochs: int) -> LocalUpdates:
     >>> epochs(2)
     LocalUpdates(num_steps=0, num_epochs=2)
     """
-    if num_epochs < 1:
-        raise InputError(f"Need one local epoch or more, got {num_epochs}.")
+    _check_number(num_epochs, "epoch")
     return LocalUpdates(0, num_epochs)
+
+
+def _check_number(number: int, unit: str) -> None:
+    if not isinstance(number, int | np.integer) or number < 1:
+        raise InputError(
+            f"Need one local {unit} or more, got {number}: give a whole number."
+        )
 
 
 def steps_of(updates: LocalUpdates, sizes: Array, batch_size: int) -> Array:

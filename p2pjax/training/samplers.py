@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.types import Array, Batch, FederatedData, InputError, Key, PyTree
 
@@ -52,7 +53,7 @@ def cyclic_window(batch_size: int) -> Sampler:
 
     Order the examples beforehand (`partition` shuffles them once per run).
     """
-    _check_batch_size(batch_size)
+    check_batch_size(batch_size)
 
     def sample(key: Key, step: Array, size: Array) -> Draw:
         del key
@@ -74,7 +75,7 @@ def shuffled_epochs(batch_size: int, max_size: int) -> Sampler:
       batch_size: B.
       max_size: examples of the largest agent, M.
     """
-    _check_batch_size(batch_size)
+    check_batch_size(batch_size)
 
     def position(step: Array, size: Array) -> Array:
         return step % steps_per_epoch(size, batch_size)
@@ -128,7 +129,7 @@ def examples_between(
 
 def with_replacement(batch_size: int) -> Sampler:
     """Independent uniform draws."""
-    _check_batch_size(batch_size)
+    check_batch_size(batch_size)
 
     def sample(key: Key, step: Array, size: Array) -> Draw:
         del step
@@ -160,6 +161,9 @@ def whole_set(examples: Mapping[str, Array], size: Array) -> Batch:
     return {**examples, "valid": jnp.arange(num_examples) < size}
 
 
-def _check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
-        raise InputError(f"Need a batch size of 1 or more, got {batch_size}.")
+def check_batch_size(batch_size: int) -> None:
+    """Refuses what is no number of examples."""
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise InputError(
+            f"Need a batch size of 1 or more, got {batch_size}: give a whole number."
+        )

@@ -1,0 +1,23 @@
+"""The network that a config names."""
+
+from typing import Any
+
+from experiments.engine.fields import checked_text
+from p2pjax.partial.schemes import network_layout
+
+
+def network_field(default: str | None, help_text: str) -> Any:
+    """A field for the cells of every layer, as in 784=300=100=62.
+
+    All agents have this network, so no layer of it may be empty.
+
+    Args:
+      default: None where the data decide.
+      help_text: a sentence.
+    """
+
+    def check(value: str) -> None:
+        if 0 in network_layout(value):
+            raise ValueError(f"need one cell or more in every layer, got '{value}'")
+
+    return checked_text(default, help_text, check)
