@@ -36,8 +36,10 @@ SPLITS: Mapping[str, Callable[["Config"], Splitter]] = {
 def examples_of(config: "Config") -> Examples:
     """The labelled examples that are named; images have an axis of channels."""
     name = config.dataset or "digits"
-    options = {"download": config.download} if name.startswith("tfds:") else {}
-    examples = load_examples(name, config.data_dir, **options)
+    if name.startswith("tfds:"):
+        examples = load_examples(name, config.data_dir, download=config.download)
+    else:
+        examples = load_examples(name, config.data_dir)
     if examples.x.ndim == 3:
         examples = examples._replace(x=examples.x[..., None])
     return examples

@@ -110,7 +110,7 @@ def data_facts(data: FederatedData) -> dict[str, float]:
     which is most frequent among the agent's training examples.
     """
     parts = (data.train, data.test)
-    if any(np.ndim(part.examples.get("y")) != 2 for part in parts):
+    if any("y" not in part.examples or part.examples["y"].ndim != 2 for part in parts):
         return {}
     labels = [part.examples["y"] for part in parts]
     if jax.process_count() > 1:  # each has its own agents' labels

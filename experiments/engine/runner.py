@@ -19,6 +19,7 @@ from absl import logging
 from experiments.engine import config as configs
 from experiments.engine import (
     fitting,
+    notices,
     own_files,
     positions,
     processes,
@@ -155,7 +156,7 @@ def _run_left(
             if batch.kind != kind:
                 progress.say(f"{batch.label}: compiling")
             with devices_of(config, batch.start.data):
-                _tell_of_idle_devices(config, batch)
+                notices.tell_of_idle_devices(config, batch)
                 _run_batch(config, opened, batch, position, progress, also, notice)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
@@ -163,21 +164,6 @@ def _run_left(
                 if processes.is_first():
                     run_folder.append(opened.folder, "timing.jsonl", timing)
             position, kind = Position(batch.after), batch.kind
-
-
-def _tell_of_idle_devices(config: Common, batch: Batch) -> None:
-    used = jax.sharding.get_mesh().size
-    there = config.num_devices or used
-    if used < there:
-        logging.log_first_n(
-            logging.WARNING,
-            "%d agents use %d of %d devices: choose a number of agents that the number "
-            "of devices divides.",
-            1,
-            batch.start.data.cluster.shape[-1],
-            used,
-            there,
-        )
 
 
 def _run_batch(
@@ -216,7 +202,7 @@ def _run_batch(
                 _append(opened, "metrics.jsonl", row)
                 for write in also:
                     write(row)
-            told = _tell_of_divergence(config, batch, found, now, told)
+            told = notices.tell_of_divergence(config, batch, found, now, told)
             examples = snapshot.info.examples
             progress.advance(
                 (now - before) * len(batch.jobs),
@@ -235,37 +221,6 @@ def _run_batch(
                 progress.begin()
             if is_stopped:
                 raise stops.TerminatedError
-
-
-def _tell_of_divergence(
-    config: Common, batch: Batch, found: Sequence[tuple], now: int, told: frozenset[int]
-) -> frozenset[int]:
-    """Warns of runs whose agents diverged since the last evaluation, or stops there.
-
-    Args:
-      config: says whether to stop.
-      batch: runs side by side.
-      found: what each of them evaluated, reported and used.
-      now: rounds done.
-      told: runs of the batch that are known to have diverged.
-
-    Returns:
-      Those of which it is known now.
-    """
-    for number, (job, (values, *_)) in enumerate(zip(batch.jobs, found, strict=True)):
-        agents = rows.diverged_agents(values)
-        if not agents or number in told:
-            continue
-        said = (
-            f"{job.name['scheme']}, run {job.name['run']}: {len(agents)} of "
-            f"{len(values['accuracy'])} agents diverged by round {now}, agent "
-            f"{agents[0]} among them: lower --learning_rate."
-        )
-        if config.stop_when_diverged:
-            raise InputError(said)
-        logging.warning("%s", said)
-        told = told | {number}
-    return told
 
 
 def _started(
