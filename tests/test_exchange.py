@@ -344,6 +344,19 @@ class TestServers:
         assert has_changed.sum() / heard.sum() == pytest.approx(0.5, abs=0.15)
 
 
+def with_labels(world):
+    """All examples are of class 0."""
+
+    def label(split):
+        num_examples = next(iter(split.examples.values())).shape[1]
+        y = np.zeros((NUM_AGENTS, num_examples), np.int32)
+        return split._replace(examples={**split.examples, "y": y})
+
+    return world._replace(
+        train=label(world.train), valid=label(world.valid), test=label(world.test)
+    )
+
+
 @pytest.mark.parametrize(
     "realisation",
     [
@@ -371,7 +384,7 @@ def test_partial_averaging_counts_what_arrives(realisation):
         average_every=2,
         agent_loop=VMAP,
     )
-    world = toy_world([0.0] * NUM_AGENTS)
+    world = with_labels(toy_world([0.0] * NUM_AGENTS))
     _, all_of_it = run(build(), world, 60)
     states, info = run(build(channel=HALF), world, 60)
     np.testing.assert_array_equal(info.sent, all_of_it.sent)

@@ -48,6 +48,11 @@ def real_labels(data: FederatedData) -> np.ndarray:
     """Labels `y` of all splits without padding, of those this process holds."""
     found = [np.zeros(0, np.int32)]
     for split in (data.train, data.valid, data.test):
+        if "y" not in split.examples:
+            raise InputError(
+                "Need labels as the examples' `y`, got examples of "
+                f"{', '.join(split.examples)}: name the labels y."
+            )
         labels, size = split.examples["y"], split.size
         if not (is_local(labels) and is_local(size)):
             continue
