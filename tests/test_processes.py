@@ -107,7 +107,8 @@ def assert_same_rows(one, other):
         assert mine.keys() == theirs.keys()
         for name, value in mine.items():
             if isinstance(value, (float, list)):
-                np.testing.assert_allclose(value, theirs[name], rtol=1e-6, atol=1e-6)
+                ours, other = (np.asarray(v, float) for v in (value, theirs[name]))
+                np.testing.assert_allclose(ours, other, rtol=1e-6, atol=1e-6)
             else:
                 assert value == theirs[name]
 
@@ -160,7 +161,10 @@ def two_of(script):
 @pytest.mark.slow
 def test_processes_keep_the_images_of_their_own_agents():
     """The script fails where a process keeps all of them."""
-    assert two_of("keep_own_images.py") == ["5 arrays freed\n"] * 2
+    for said in two_of("keep_own_images.py"):
+        # Beside what JAX's collectives may print.
+        lines = [line for line in said.splitlines() if not line.startswith("[Gloo]")]
+        assert lines == ["5 arrays freed"]
 
 
 @pytest.mark.slow
