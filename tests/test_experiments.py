@@ -305,6 +305,11 @@ def first_and_last(module):
 
 
 @pytest.mark.slow
+# The thesis has D2 also on graphs that are directed or have low eigenvalues.
+@pytest.mark.filterwarnings(
+    "ignore:The theory of D2 needs an undirected graph",
+    "ignore:D2 needs a smallest eigenvalue above",
+)
 @pytest.mark.parametrize("flagfile", FLAGFILES, ids=lambda path: path.stem)
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_flagfiles_run(run, flagfile):
