@@ -1,5 +1,6 @@
 """Strict JAX settings for every test; real data; experiments inside the process."""
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -26,6 +27,10 @@ settings.load_profile("p2pjax")
 # Half of all compile time goes into XLA's newer code for fusions, which users run. Slow
 # tests keep it; the others do with the older one, in versions that have both.
 _OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
+
+# Every compiled program maps memory, and a process of Linux may have 65530 maps: XLA
+# ends with a segmentation fault beyond, which all slow tests of a worker reach.
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), 30_000
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
@@ -56,6 +61,15 @@ def parse():
         return command.settle(config.parse(kind, args))
 
     return parse_and_settle
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    """Forgets what was compiled before there is too much of it."""
+    yield
+    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

@@ -306,6 +306,11 @@ def test_flagfiles_build(parse, flagfile):
 
 
 @pytest.mark.slow
+# The thesis has D2 also on graphs that are directed or have low eigenvalues.
+@pytest.mark.filterwarnings(
+    "ignore:The theory of D2 needs an undirected graph",
+    "ignore:D2 needs a smallest eigenvalue above",
+)
 @pytest.mark.parametrize("flagfile", FLAGFILES, ids=named)
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_flagfiles_run(run, flagfile):
