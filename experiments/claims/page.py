@@ -53,7 +53,23 @@ The verdict, in this order:
 - **inconclusive**: none is clear; or clear against it, while a reading is missing or
   the data are not the source's.
 
-Exact statements name the tests that show them.
+Exact statements name the tests that show them; their verdicts were set by hand.
+
+## Changed after a first look
+
+These choices were made when results were known already, and each made a verdict
+stronger. Until new runs repeat them, read these verdicts as exploratory:
+
+- The spread of the source's own runs counts for printed numbers: `jsd-order` is
+  supported, and the two printed values in it were clearly not so without that.
+- Movement in the last quarter of training is that of a line through the mean curve, and
+  where a source prints no rounds curves may move by .01: `fedcurv-senteval-sgd-order`
+  is partly supported, and was under-run before.
+- `combination-less-communication` was inconclusive with 5 runs; 15 were then made, and
+  it is partly supported.
+- `partial-mnist-convergence-close` is judged at all 30 mini-batches, 11 of them at
+  first; the readings of 'start' and 'end' in `partial-mnist-convergence-order` are
+  ours.
 """
 
 
