@@ -360,6 +360,34 @@ def test_item_7_what_is_replaced_is_the_link(tmp_path):
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.parametrize("knows_links", [True, False])
+def test_item_7_new_files_are_complete_or_not_there(tmp_path, monkeypatch, knows_links):
+    seen = []
+
+    def linked(temporary, path):
+        seen.append((temporary.read_text(), path.exists()))
+        if not knows_links:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        link(temporary, path)
+
+    link = os.link
+    monkeypatch.setattr(os, "link", linked)
+    path = tmp_path / "run.flags"
+    own_files.write_new(path, "--seed=1\n")
+    assert seen == [("--seed=1\n", False)]
+    with pytest.raises(FileExistsError):
+        own_files.write_new(path, "--seed=2\n")
+    assert path.read_text() == "--seed=1\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["run.flags"]
+
+
+def test_item_11_what_a_killed_start_leaves_hinders_no_new_one(run_toys, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".0123456789abcdef.tmp").write_text("--se")
+    assert (run_toys() / "summary.json").exists()
+
+
 def test_item_7_files_are_on_the_disk_before_they_have_their_names(
     tmp_path, monkeypatch
 ):

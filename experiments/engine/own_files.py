@@ -7,9 +7,15 @@ cut files elsewhere.
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+
+# Of file systems that know no second name of a file, such as mounted clouds.
+_WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -58,27 +64,43 @@ def cut(path: Path, num_bytes: int) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Writes a file that must not be there; a failure leaves none."""
-    found = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(found, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    """Writes a file that must not be there: it is either complete or not there."""
+    with _written(path, text) as temporary:
+        try:
+            os.link(temporary, path)  # which takes the place of nothing
+        except OSError as error:
+            if error.errno not in _WITHOUT_LINKS:
+                raise
+            if os.path.lexists(path):
+                taken = os.strerror(errno.EEXIST)
+                raise FileExistsError(errno.EEXIST, taken, str(path)) from error
+            temporary.rename(path)
 
 
 def write_whole(path: Path, text: str) -> None:
     """Writes or replaces a file: it is either complete or as before."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    write_new(temporary, text)
-    try:
+    with _written(path, text) as temporary:
         temporary.replace(path)
-    except BaseException:
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is what a killed process may leave."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def _written(path: Path, text: str) -> Iterator[Path]:
+    """A complete file of another name, for as long as it has not got its own."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        with os.fdopen(open_file(temporary, flags), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     sync_folder(path.parent)
 
 

@@ -42,6 +42,7 @@ def check_unused(workdir: str | None) -> None:
         return
     try:
         names = {path.name for path in Path(workdir).iterdir()} - PREPARED
+        names = {name for name in names if not own_files.is_temporary(name)}
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:  # a ValueError of what is no path at all
