@@ -101,15 +101,15 @@ def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> No
     secret = np.zeros(2, np.uint32)
     if is_first:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f"{_TEMPORARY}*"):
-            _remove(left)
-        secret = np.frombuffer(secrets.token_bytes(8), np.uint32)
+        tidy(folder, keep)
+        secret = _new_secret()
         _temporary(folder, secret).mkdir()
     temporary = _temporary(folder, _of_first(secret))  # all wait for the folder
     try:
         _write_state(temporary / "state", checkpoint.state)
         if is_first:
-            _complete(folder, temporary, number, checkpoint, keep)
+            _complete(folder, temporary, number, checkpoint)
+            tidy(folder, keep)
     except BaseException:
         if is_first:
             shutil.rmtree(temporary, ignore_errors=True)  # it takes room
@@ -132,12 +132,16 @@ def _write_state(path: Path, state: PyTree) -> None:
         raise OSError(number, os.strerror(number), str(path.parents[1])) from error
 
 
+def _new_secret() -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(8), np.uint32)
+
+
 def _temporary(folder: Path, secret: np.ndarray) -> Path:
     return folder / f"{_TEMPORARY}{secret.tobytes().hex()}"
 
 
 def _complete(
-    folder: Path, temporary: Path, number: int, checkpoint: Checkpoint, keep: int
+    folder: Path, temporary: Path, number: int, checkpoint: Checkpoint
 ) -> None:
     (temporary / "position.json").write_text(json.dumps(checkpoint.position))
     description = json.dumps(_description(checkpoint.state))
@@ -149,6 +153,17 @@ def _complete(
     _remove(final)
     temporary.rename(final)
     _sync(folder)
+
+
+def tidy(folder: Path, keep: int = 2) -> None:
+    """Removes all but the newest checkpoints, and what killed processes have left.
+
+    Args:
+      folder: of the checkpoints; no other process must be writing there.
+      keep: how many stay.
+    """
+    for left in folder.glob(f"{_TEMPORARY}*"):
+        _remove(left)
     for old in numbers(folder)[:-keep]:
         _remove(folder / str(old))
 
@@ -163,11 +178,16 @@ def _sync(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is, if it is there; not what a link leads to."""
+    """Whatever it is, if it is there; not what a link leads to.
+
+    A folder loses its name first: no half of it is ever taken for a checkpoint.
+    """
     if path.is_symlink() or path.is_file():
         path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
+    elif path.exists():
+        unnamed = _temporary(path.parent, _new_secret())
+        path.rename(unnamed)
+        shutil.rmtree(unnamed, ignore_errors=True)
 
 
 def load(folder: Path, number: int, like: PyTree) -> Checkpoint:

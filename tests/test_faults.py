@@ -384,8 +384,10 @@ def test_item_7_new_files_are_complete_or_not_there(tmp_path, monkeypatch, knows
 def test_item_11_what_a_killed_start_leaves_hinders_no_new_one(run_toys, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / ".0123456789abcdef.tmp").write_text("--se")
+    left = folder / ".0123456789abcdef.tmp"
+    left.write_text("--se")
     assert (run_toys() / "summary.json").exists()
+    assert not left.exists()
 
 
 def test_item_7_files_are_on_the_disk_before_they_have_their_names(
@@ -422,6 +424,19 @@ def test_item_7_files_are_on_the_disk_before_they_have_their_names(
         last = done.index(("moved", path))
         for file in ("position.json", "description.json", "checksums.json"):
             assert done.index(f"{path}/{file}") < last
+
+
+def test_item_11_no_half_of_a_removed_checkpoint_has_a_name(tmp_path, monkeypatch):
+    """A kill while old checkpoints are removed left halves that looked like whole."""
+    state = Checkpoint({"x": jnp.ones(2)}, {})
+    checkpoint.save(tmp_path, 1, state, keep=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # killed
+        checkpoint.save(tmp_path, 2, state, keep=1)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "1" not in names and len(names) == 2
+    checkpoint.tidy(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
 
 
 def test_item_7_only_folders_with_plain_numbers_are_checkpoints(tmp_path):

@@ -88,6 +88,13 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
+def remove_temporaries(folder: Path) -> None:
+    """Removes what killed processes have left; no other must be writing."""
+    for path in folder.iterdir():
+        if is_temporary(path.name):
+            path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def _written(path: Path, text: str) -> Iterator[Path]:
     """A complete file of another name, for as long as it has not got its own."""

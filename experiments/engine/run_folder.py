@@ -164,7 +164,7 @@ def _flags_of(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps a second process out of the folder."""
+    """Keeps a second process out; removes what a killed one has left half-written."""
     descriptor = own_files.open_file(folder / "lock", os.O_RDWR | os.O_CREAT)
     with os.fdopen(descriptor) as file:
         try:
@@ -173,6 +173,7 @@ def locked(folder: Path) -> Iterator[None]:
             raise InputError(
                 f"Need a work folder of its own, but another process runs in {folder}."
             ) from error
+        own_files.remove_temporaries(folder)
         yield
     (folder / "lock").unlink(missing_ok=True)
 

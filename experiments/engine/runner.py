@@ -308,7 +308,8 @@ def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
             f"Need a folder, but {folder / 'checkpoints'} is a link: put the folder in "
             "its place."
         )
-    for number in reversed(checkpoint.numbers(folder / "checkpoints")):
+    numbers = checkpoint.numbers(folder / "checkpoints")
+    for number in reversed(numbers):
         try:
             batch = _batch_of(config, number, jobs)
             start, algorithm = batch.start, batch.jobs[0].program.algorithm
@@ -333,6 +334,8 @@ def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
             continue
         for name, mark in saved.marks.items():
             own_files.cut(folder / name, mark.num_bytes)
+        newer = len(numbers) - numbers.index(number)
+        checkpoint.tidy(folder / "checkpoints", keep=max(2, newer))
         return number
     if changed:
         raise InputError(

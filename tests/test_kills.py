@@ -1,0 +1,176 @@
+"""A campaign of kills: at whatever moment, the run goes on to the same bytes.
+
+The moments are drawn over a whole run, from its first import to its last figure, and
+the table at the end says what they met: `pytest -m slow -n 0 -rP tests/test_kills.py`.
+"""
+
+import collections
+import shutil
+import signal
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from settings import TINY
+from test_processes import LONG, ended, start
+
+from experiments.engine import own_files
+
+PHASES = (
+    "no folder yet",
+    "no row yet",
+    "between rows",
+    "within a checkpoint",
+    "after the summary",
+)
+
+
+class Subject(NamedTuple):
+    """A run to be killed."""
+
+    module: str
+    args: tuple[str, ...]
+    num_processes: int
+    num_kills: int
+
+
+SUBJECTS = {
+    "synchronous": Subject(
+        "experiments.femnist", (*LONG, "--checkpoint_every=2"), 1, 40
+    ),
+    "asynchronous": Subject(
+        "experiments.next_word",
+        (
+            "--methods=p2p_bn",
+            "--num_agents=4",
+            "--num_words=20",
+            "--units=4",
+            "--degree=2",
+            "--mean_delay=0.5",
+            "--loss_probability=0.2",
+            "--poisson",
+            "--num_rounds=12",
+            "--eval_every=1",
+            "--checkpoint_every=1",
+            "--num_devices=2",
+        ),
+        1,
+        40,
+    ),
+    "two_processes": Subject(
+        "experiments.femnist",
+        (*TINY, "--levels=80", "--num_rounds=12", "--checkpoint_every=2"),
+        2,
+        20,
+    ),
+}
+MOST_KILLS = 3  # of one run
+
+
+def started(subject, folder):
+    """The run in this folder, from its start or from where it stands."""
+    args = subject.args
+    if (folder / "run.flags").exists():
+        args = (f"--flagfile={folder / 'run.flags'}", "--resume")
+    return start(
+        folder, *args, num_processes=subject.num_processes, module=subject.module
+    )
+
+
+def finish(subject, folder):
+    """Lets the run come to its end."""
+    _, said, statuses = ended(started(subject, folder))
+    assert not any(statuses), said
+
+
+def outcome(folder):
+    """All names in a finished folder, and the bytes of what does not tell the time."""
+    names = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "state" not in path.relative_to(folder).parts
+    }
+    told = ("run.flags", "metrics.jsonl", "links.jsonl", "summary.json")
+    return names, {name: (folder / name).read_bytes() for name in told if name in names}
+
+
+def phase(folder):
+    """What the run is doing, as far as its folder tells."""
+    if not (folder / "run.flags").exists():
+        return "no folder yet"
+    if (folder / "summary.json").exists():
+        return "after the summary"
+    checkpoints = folder / "checkpoints"
+    if checkpoints.exists() and any(
+        not path.name.isdigit() for path in checkpoints.iterdir()
+    ):
+        return "within a checkpoint"
+    rows = folder / "metrics.jsonl"
+    return "between rows" if rows.exists() and rows.stat().st_size else "no row yet"
+
+
+def kill(subject, folder, seconds, victims):
+    """Kills processes of a run after that time; None if the run was over by then."""
+    running = started(subject, folder)
+    time.sleep(seconds)
+    met = phase(folder) if running[0].poll() is None else None
+    for number in victims:
+        running[number].send_signal(signal.SIGKILL)
+    _, said, statuses = ended(running)
+    if met is None:
+        assert not any(statuses), said
+    else:
+        # What was not killed ends by itself, in one sentence.
+        for number in set(range(subject.num_processes)) - set(victims):
+            lines = [line for line in said[number].splitlines() if line[:1] != "I"]
+            assert statuses[number] != 0 and len(lines) == 1, said
+    return met
+
+
+def check_half_written(folder, flags):
+    """What has its name is whole, but for the last row."""
+    if (folder / "run.flags").exists():
+        assert (folder / "run.flags").read_bytes() == flags
+    elif folder.exists():
+        assert all(own_files.is_temporary(path.name) for path in folder.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_killed_runs_go_on_to_the_same_bytes(tmp_path, name):
+    subject, whole = SUBJECTS[name], tmp_path / "whole"
+    finish(subject, whole)  # compiles for all that follow
+    shutil.rmtree(whole)
+    begin = time.monotonic()
+    finish(subject, whole)
+    seconds = time.monotonic() - begin
+    expected = outcome(whole)
+    rng = np.random.default_rng(0)
+    met: collections.Counter[str] = collections.Counter()
+    num_started, folder, num_kills = 0, None, 0
+    while met.total() < subject.num_kills:
+        if folder is None:
+            num_started += 1
+            folder, num_kills = tmp_path / f"killed_{num_started}", 0
+        # Every part of the time in turn, and once more where the run was over.
+        part = (met.total() + rng.uniform()) / subject.num_kills
+        victims = [range(subject.num_processes), [0], [subject.num_processes - 1]]
+        found = kill(
+            subject, folder, part * seconds, victims[rng.integers(len(victims))]
+        )
+        if found is not None:
+            met[found] += 1
+            num_kills += 1
+            check_half_written(folder, expected[1]["run.flags"])
+        if found is None or num_kills == MOST_KILLS:
+            finish(subject, folder)
+            assert outcome(folder) == expected
+            folder = None
+    if folder is not None:
+        finish(subject, folder)
+        assert outcome(folder) == expected
+    print(f"{name}: {met.total()} kills of {num_started} runs of {seconds:.0f} s")
+    for each in PHASES:
+        print(f"  {each}: {met[each]}")
+    assert set(met) <= set(PHASES) and len(met) >= 3
