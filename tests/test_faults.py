@@ -569,11 +569,30 @@ def test_item_11_measurements_leave_nothing_half_written(
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+def test_item_11_killed_measurements_are_made_again(parse, tmp_path):
+    jobs = [Measurement("near", {}, run, lambda: {"loss": 1.0}) for run in range(3)]
+    folder = tmp_path / "run"
+
+    def start(*args):
+        settled = parse(*ARGS, f"--workdir={folder}", *args)
+        runner.run_jobs(settled, "toys", jobs, ("loss",))
+
+    with pytest.raises(InputError, match="--resume"):
+        start("--resume")
+    start()
+    whole = contents(folder)
+    (folder / "summary.json").unlink()
+    own_files.cut(folder / "metrics.jsonl", 30)
+    start("--resume")
+    assert contents(folder) == whole
+
+
 @pytest.mark.parametrize(
     "workdir",
     [
         "/proc/self/run",  # which even root cannot make
         "x" * 300,
+        "new/" + "x" * 300,
         "x/" * 3000,
         "file/run",
         "file",

@@ -170,6 +170,8 @@ def run(experiment: Experiment[ConfigType], config: ConfigType) -> Path:
     if not experiment.takes_processes:
         processes.check_alone(experiment.name)
     with stops.terminable():
+        if processes.is_first():
+            run_folder.check_start(config.workdir, config.resume)
         config = experiment.prepare(settle(config))
         jobs = experiment.make_jobs(config)
         folder = runner.run_jobs(config, experiment.name, jobs, experiment.summary)

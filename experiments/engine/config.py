@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from absl import flags
 
 import p2pjax
+from experiments.engine import flagfiles
 from experiments.engine.fields import (
     DATA,
     MACHINE,
@@ -281,7 +282,7 @@ def read(kind: type[Options], arguments: Sequence[str]) -> tuple[Options, list[s
     """
     defined = define(kind)
     try:
-        _, *others = defined(["", *arguments])
+        _, *others = defined(["", *flagfiles.expanded(arguments)])
     except flags.Error as error:
         raise InputError(str(error)) from error
     values = {field.name: defined[field.name].value for field in _fields(kind)}

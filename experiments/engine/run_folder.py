@@ -44,6 +44,7 @@ def check_unused(workdir: str | None) -> None:
         names = {path.name for path in Path(workdir).iterdir()} - PREPARED
         names = {name for name in names if not own_files.is_temporary(name)}
     except FileNotFoundError:
+        _check_can_be_made(Path(workdir))
         return
     except (OSError, ValueError) as error:  # a ValueError of what is no path at all
         raise unwritable(workdir, error) from error
@@ -57,6 +58,22 @@ def check_unused(workdir: str | None) -> None:
             f"Need a new or an empty work folder, but {workdir} holds {min(names)}: "
             "choose another --workdir."
         )
+
+
+def _check_can_be_made(folder: Path) -> None:
+    """Refuses at once what would otherwise fail when everything else is done."""
+    above = next(path for path in folder.absolute().parents if path.exists())
+    reasons = {
+        errno.ENOTDIR: not above.is_dir(),
+        errno.EACCES: not os.access(above, os.W_OK | os.X_OK),
+        errno.ENAMETOOLONG: any(
+            len(os.fsencode(part)) > os.pathconf(above, "PC_NAME_MAX")
+            for part in folder.parts
+        ),
+    }
+    for number, is_so in reasons.items():
+        if is_so:
+            raise unwritable(folder, OSError(number, os.strerror(number)))
 
 
 def unwritable(workdir: str | Path, error: Exception) -> InputError:
@@ -113,25 +130,40 @@ def starting(folder: Path, *names: str) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
     except BaseException as error:
-        with contextlib.suppress(OSError):  # it was not made, or others use it
-            for name in names:
+        for name in names:
+            with contextlib.suppress(OSError):
                 (folder / name).unlink(missing_ok=True)
-            for path in made:
+        for path in made:
+            with contextlib.suppress(OSError):  # it was not made, or others use it
                 path.rmdir()
         if isinstance(error, OSError):
             raise unwritable(folder, error) from error
         raise
 
 
-def reopen(workdir: str | None, flags_text: str) -> Path:
-    """The folder of an earlier start of the same run."""
-    folder = Path(workdir or "")
-    flags_before = None if workdir is None else _flags_of(folder)
-    if flags_before is None:
+def check_start(workdir: str | None, resume: bool) -> None:
+    """Refuses a folder in which no run can start, or go on, before anything is done."""
+    if resume:
+        _flags_before(workdir)
+    else:
+        check_unused(workdir)
+
+
+def _flags_before(workdir: str | None) -> str:
+    """Of the run that is to go on."""
+    found = None if workdir is None else _flags_of(Path(workdir))
+    if found is None:
         raise InputError(
             f"Need the work folder of a run for --resume, got {workdir}: pass "
             "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
         )
+    return found
+
+
+def reopen(workdir: str | None, flags_text: str) -> Path:
+    """The folder of an earlier start of the same run."""
+    flags_before = _flags_before(workdir)
+    folder = Path(workdir or "")
     changed = sorted(set(flags_text.splitlines()) ^ set(flags_before.splitlines()))
     if changed and all(line.startswith("--num_devices=") for line in changed):
         logging.warning(

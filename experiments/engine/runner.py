@@ -92,9 +92,18 @@ def _measure(
     jobs: Sequence[Measurement],
     summary: tuple[str, ...],
 ) -> Path:
-    """Measures everything before anything is written: it takes seconds."""
+    """Measures everything before anything is written: it takes seconds.
+
+    What was stopped while it was written is measured and written again.
+    """
+    flags_text = configs.as_flags(config)
+    if config.resume:
+        folder = run_folder.reopen(config.workdir, flags_text)
     found = [job.name | {"round": 0, **job.measure()} for job in jobs]
-    folder = run_folder.create(config.workdir, experiment, configs.as_flags(config))
+    if config.resume:
+        own_files.cut(folder / "metrics.jsonl", 0)
+    else:
+        folder = run_folder.create(config.workdir, experiment, flags_text)
     run_id = configs.run_id(config, experiment)
     with run_folder.starting(folder, "metrics.jsonl", "run.flags"):
         for row in found:
