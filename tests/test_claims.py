@@ -12,7 +12,16 @@ import pytest
 from experiment_modules import run_tool
 from scipy import stats
 
-from experiments.claims import evidence, figure, ledger, page, rule, training, verdicts
+from experiments.claims import (
+    evidence,
+    figure,
+    ledger,
+    outcomes,
+    page,
+    rule,
+    training,
+    verdicts,
+)
 from experiments.claims.__main__ import Options, main
 from experiments.keep import kept_study as keeping
 from p2pjax.types import InputError
@@ -35,7 +44,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def judged(found):
-    return verdicts.judge_all(found, evidence.load(RESULTS))
+    return verdicts.judge_all(found, evidence.load(RESULTS), outcomes.load(RESULTS))
 
 
 class TestLedger:
@@ -70,10 +79,10 @@ class TestLedger:
             assert {"scheme", "setting", "metric", "median", "runs"} <= set(rows[0])
 
     def test_tests_that_show_a_claim_exist(self, found):
-        named = {test for claim in found.claims for test in claim.tests}
-        assert named
+        named = {t for c in found.claims for t in (*c.shown_by, *c.refuted_by)}
+        assert named and outcomes.load(RESULTS) == dict.fromkeys(named, "passed")
         for test in named:
-            path, *where = test.split("::")
+            path, *where = test.partition("[")[0].split("::")
             nodes = ast.parse((ROOT / path).read_text()).body
             for name in where:
                 (node,) = (n for n in nodes if getattr(n, "name", None) == name)
@@ -155,7 +164,9 @@ def test_a_changed_value_changes_a_verdict(found, judged, tmp_path):
     before = {verdict.claim.id: verdict.name for verdict in judged}
     after = {
         verdict.claim.id: verdict.name
-        for verdict in verdicts.judge_all(found, evidence.load(copied))
+        for verdict in verdicts.judge_all(
+            found, evidence.load(copied), outcomes.load(copied)
+        )
     }
     assert before["partial-vsn-optimum-80"] == "partly supported"
     assert after["partial-vsn-optimum-80"] == "supported"
@@ -269,7 +280,9 @@ def write_study(folder, schemes, rounds=(1, 2, 3, 4), name="a.b"):
 def verdict_of(folder, text):
     (folder / "claims.toml").write_text(text)
     (verdict,) = verdicts.judge_all(
-        ledger.load(folder / "claims.toml"), evidence.load(folder)
+        ledger.load(folder / "claims.toml"),
+        evidence.load(folder),
+        {"t": "passed", "u": "passed", "fails": "failed"},
     )
     return verdict
 
@@ -313,11 +326,20 @@ class TestVerdicts:
                 STUDY + OTHER + CLAIM + PART.replace("a.b", "a.c"),
                 "not run",
             ),
+            (0.9 + NOISE, CLAIM + 'refuted_by = "t"\n', "contradicted"),
+            (0.9 + NOISE, CLAIM + 'shown_by = ["t", "u"]\n', "supported"),
             (
                 0.9 + NOISE,
-                CLAIM + 'test = "t"\nshows = "contradicted"\n',
-                "contradicted",
+                CLAIM + 'shown_by = "t"\nrefuted_by = "u"\n',
+                "partly supported",
             ),
+            (
+                0.9 + NOISE,
+                CLAIM + 'shown_by = "t"\nleft_out = "the rest"\n',
+                "partly supported",
+            ),
+            (0.9 + NOISE, CLAIM + 'shown_by = ["t", "fails"]\n', "not run"),
+            (0.9 + NOISE, CLAIM + 'refuted_by = "unknown"\n', "not run"),
         ],
     )
     def test_each_can_be_reached(self, tmp_path, x, text, expected):
@@ -418,7 +440,7 @@ class TestVerdicts:
     ("text", "message"),
     [
         (CLAIM.replace("order", "odd") + PART, "kind"),
-        (CLAIM, "one of part, test, not_testable, not_run"),
+        (CLAIM, "one of part, shown_by, not_testable, not_run"),
         (CLAIM + 'not_run = "n"\n', "core_hours"),
         (CLAIM + PART, "names a.b"),
         (STUDY + CLAIM + PART.replace("greater", "better"), "needs is of greater"),
@@ -430,7 +452,8 @@ class TestVerdicts:
             "one of scheme, best_of",
         ),
         (STUDY + CLAIM + PART + CLAIM + PART, "a name of its own"),
-        (CLAIM + 'test = "t"\n', "what the test shows"),
+        (CLAIM + 'shown_by = "t"\nnot_run = "n"\n', "needs one of"),
+        (CLAIM + 'refuted_by = "t"\nnot_testable = "n"\n', "needs one of"),
         ("claim = 3 3", "in TOML"),
     ],
 )
@@ -520,3 +543,32 @@ class TestKeep:
         (one / "summary.json").unlink()
         with pytest.raises(InputError, match=r"has no summary\.json"):
             keeping.keep("toy.study", [one], results, True)
+
+
+class TestOutcomes:
+    """Tests that the ledger names are run, and what came out is kept."""
+
+    def test_each_kind(self, tmp_path):
+        (tmp_path / "test_it.py").write_text(
+            "import pytest\n"
+            "def test_good(): pass\n"
+            "def test_bad(): assert False\n"
+            "def test_left_out(): pytest.skip('no data')\n"
+        )
+        names = ("good", "bad", "left_out", "missing")
+        found = outcomes.run([f"test_it.py::test_{name}" for name in names], tmp_path)
+        assert found == {
+            "test_it.py::test_good": "passed",
+            "test_it.py::test_bad": "failed",
+            "test_it.py::test_left_out": "skipped",
+            "test_it.py::test_missing": "failed",
+        }
+        assert outcomes.load(tmp_path) == {}
+        outcomes.save(tmp_path, found)
+        assert outcomes.load(tmp_path) == found
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"t": "maybe"}', "[" * 100_000])
+    def test_what_is_refused(self, tmp_path, text):
+        (tmp_path / "tests.json").write_text(text)
+        with pytest.raises(InputError, match=r"[Oo]utcomes"):
+            outcomes.load(tmp_path)

@@ -295,6 +295,7 @@ class TestScale:
             (2, exponential(1e-3), 2.001),
             (80, exponential(1.0), 81.006276),
         ],
+        ids=["additive", "exponential", "many_hosts"],
     )
     def test_hosts_that_learn_nothing_scale_the_weights(
         self, num_hosts, factors, factor

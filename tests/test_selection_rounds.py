@@ -173,6 +173,18 @@ class TestMessages:
         assert np.mean(found) == pytest.approx(1.48, abs=1e-3)
 
     @pytest.mark.slow
+    def test_dac(self):
+        """As many as asked for, unless likelihoods underflow, as on exact scalars."""
+        close(self.ratios(dac(sharpness=1e-5)), [1, 1])
+        assert max(self.ratios(dac())) < 0.5
+
+    def test_aucccr(self):
+        """It is `sparse` on a graph within the groups that it has found."""
+        group = np.arange(NUM_AGENTS) % 2
+        graph = aucccr.group_graph(np.random.default_rng(0), group, 3)
+        assert (np.asarray(graph.mask).sum(-1) == 3).all()
+
+    @pytest.mark.slow
     def test_panm(self):
         first, second = self.ratios(panm())
         assert 1.44 < first < 1.53

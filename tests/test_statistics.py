@@ -180,6 +180,14 @@ def test_jsd_vectors():
     assert statistics.mean_jsd([a, b, c]) == close(vector["triple"]["avg"])
 
 
+def test_jsd_is_no_metric():
+    """It breaks the triangle inequality; its square root does not."""
+    a, b, c = np.array([[1.0, 0], [0.5, 0.5], [0, 1]])
+    direct, around = statistics.jsd(a, c), statistics.jsd(a, b) + statistics.jsd(b, c)
+    assert direct == pytest.approx(1) and around == pytest.approx(0.6226, abs=1e-4)
+    assert math.sqrt(direct) <= 2 * math.sqrt(around / 2)
+
+
 def plain_jsd(p, q):
     total = 0.0
     for mine, other in ((p, q), (q, p)):

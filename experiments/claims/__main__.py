@@ -1,21 +1,24 @@
 """Computes the verdict on every claim of the ledger.
 
-    python -m experiments.claims [ID...] [--check]
+    python -m experiments.claims [ID...] [--check] [--run_tests]
 
 Prints a line per claim, writes docs/claims.md and the totals of README.md, and draws
 docs/claims.svg and .png. With names of claims it prints their parts and writes nothing;
-with --check it fails when a page is not what would be written.
+with --check it fails when a page is not what would be written. --run_tests first runs
+the tests that show or refute claims, and keeps what came out in results/tests.json.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims import evidence, figure, ledger, page, verdicts
+from experiments.claims import evidence, figure, ledger, outcomes, page, verdicts
 from experiments.claims.verdicts import Verdict
 from experiments.engine import command
 from experiments.engine.fields import RESULTS, switch, text
 from p2pjax.types import InputError
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +26,9 @@ class Options:
     """The flags of the ledger."""
 
     check: bool = switch(False, "Write nothing, compare.", topic=RESULTS)
+    run_tests: bool = switch(
+        False, "Run the tests that claims name, and keep their outcomes.", topic=RESULTS
+    )
     results: str = text("results", "Where runs and ledger are kept.", topic=RESULTS)
     docs: str = text("docs", "Where the page goes.", topic=RESULTS)
     readme: str = text("README.md", "The page with the totals.", topic=RESULTS)
@@ -32,7 +38,10 @@ def main(options: Options, ids: Sequence[str]) -> None:
     """Reads the ledger and the results."""
     results = Path(options.results)
     found = ledger.load(results / "claims.toml")
-    every = verdicts.judge_all(found, evidence.load(results))
+    if options.run_tests:
+        tests = [t for c in found.claims for t in (*c.shown_by, *c.refuted_by)]
+        outcomes.save(results, outcomes.run(tests, ROOT))
+    every = verdicts.judge_all(found, evidence.load(results), outcomes.load(results))
     unknown = set(ids) - {verdict.claim.id for verdict in every}
     if unknown:
         raise InputError(f"No claims are called {', '.join(sorted(unknown))}.")

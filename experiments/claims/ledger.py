@@ -20,7 +20,6 @@ COMPARISONS = ("greater", "less", "equal", "number")
 TRENDS = ("rises", "falls", "flat")
 MARGIN = 0.01  # where a part has none
 PICKS = {"scheme": "only", "best_of": "best", "worst_of": "worst", "which_of": "which"}
-SHOWN = ("supported", "partly supported", "contradicted")
 
 
 class Operand(NamedTuple):
@@ -78,8 +77,8 @@ class Claim(NamedTuple):
     needs: str
     parts: tuple[Part, ...]
     readings: tuple[str, ...]
-    tests: tuple[str, ...]  # file::name
-    shows: str  # verdict of the tests
+    shown_by: tuple[str, ...]  # tests, file::name
+    refuted_by: tuple[str, ...]  # tests that show the contrary
     not_testable: str
     not_run: str
     left_out: str  # what of the statement no part tests
@@ -146,30 +145,26 @@ _TEXTS = (
     "printed",
     "needs",
 )
-_ANSWERS = ("part", "test", "not_testable", "not_run")
-_OTHER = ("reading", "shows", "left_out", "measured_before", "note", "core_hours")
+_TESTS = ("shown_by", "refuted_by")
+_ANSWERS = ("part", _TESTS[0], "not_testable", "not_run")
+_OTHER = ("reading", "left_out", "measured_before", "note", "core_hours")
 
 
 def _claim(given: Table) -> Claim:
     about = f"Claim {given.get('id', '(without id)')}"
-    _check_keys(about, given, (*_TEXTS, *_ANSWERS, *_OTHER))
+    _check_keys(about, given, (*_TEXTS, *_ANSWERS, *_TESTS, *_OTHER))
     texts = {name: _needed(about, given, name) for name in _TEXTS}
     if texts["kind"] not in KINDS:
         raise InputError(
             f"{about} needs a kind of {_names(KINDS)}, got {texts['kind']}."
         )
     answers = [name for name in _ANSWERS if given.get(name)]
+    if given.get("refuted_by") and "shown_by" not in answers:
+        answers.append("refuted_by")
     if len(answers) != 1:
         raise InputError(
-            f"{about} needs one of {_names(_ANSWERS)}, got {_names(answers) or 'none'}."
-        )
-    if ("test" in answers) != ("shows" in given):
-        raise InputError(
-            f"{about} needs what the test shows beside test, and only then."
-        )
-    if "shows" in given and given["shows"] not in SHOWN:
-        raise InputError(
-            f"{about} needs shows of {_names(SHOWN)}, got {given['shows']}."
+            f"{about} needs one of {_names(_ANSWERS)} (or refuted_by), got "
+            f"{_names(answers) or 'none'}."
         )
     if "not_run" in answers and "core_hours" not in given:
         raise InputError(f"{about} needs core_hours, since it was not run.")
@@ -187,8 +182,8 @@ def _claim(given: Table) -> Claim:
         **texts,
         parts=parts,
         readings=tuple(dict.fromkeys(part.reading for part in parts)),
-        tests=tuple(_as_list(given.get("test", []))),
-        shows=given.get("shows", ""),
+        shown_by=tuple(_as_list(given.get("shown_by", []))),
+        refuted_by=tuple(_as_list(given.get("refuted_by", []))),
         not_testable=given.get("not_testable", ""),
         not_run=given.get("not_run", ""),
         left_out=given.get("left_out", ""),

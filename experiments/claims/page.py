@@ -53,7 +53,10 @@ The verdict, in this order:
 - **inconclusive**: none is clear; or clear against it, while a reading is missing or
   the data are not the source's.
 
-Exact statements name the tests that show them; their verdicts were set by hand.
+Exact statements name the tests that show or refute them: supported if tests show all
+of it, contradicted if they only refute it, else partly supported. What came out of the
+tests is in `results/tests.json`; `python -m experiments.claims --run_tests` runs them
+again.
 
 ## Changed after a first look
 

@@ -13,6 +13,7 @@ import numpy as np
 from experiments.claims import evidence, rule, training
 from experiments.claims.evidence import Sample, Study
 from experiments.claims.ledger import Budget, Claim, Ledger, Part
+from experiments.claims.outcomes import PASSED
 from experiments.claims.words import describe
 
 NAMES = (
@@ -44,23 +45,34 @@ class Verdict(NamedTuple):
     parts: tuple[Judged, ...]
 
 
-def judge_all(ledger: Ledger, studies: Mapping[str, Study]) -> list[Verdict]:
-    """A verdict for every claim."""
-    return [judge(claim, ledger.budgets, studies) for claim in ledger.claims]
+def judge_all(
+    ledger: Ledger, studies: Mapping[str, Study], outcomes: Mapping[str, str]
+) -> list[Verdict]:
+    """A verdict for every claim.
+
+    Args:
+      ledger: all claims.
+      studies: kept runs, by name.
+      outcomes: of tests, by name.
+    """
+    return [judge(claim, ledger.budgets, studies, outcomes) for claim in ledger.claims]
 
 
 def judge(
-    claim: Claim, budgets: Mapping[str, Budget], studies: Mapping[str, Study]
+    claim: Claim,
+    budgets: Mapping[str, Budget],
+    studies: Mapping[str, Study],
+    outcomes: Mapping[str, str],
 ) -> Verdict:
-    """The verdict on one claim."""
+    """The verdict on one claim; see `judge_all`."""
     if claim.not_testable:
         return Verdict(claim, "not testable here", claim.not_testable, (), ())
     if claim.not_run:
         hours = _hours(claim.core_hours)
         return Verdict(claim, "not run", f"{claim.not_run}; {hours}", (), ())
-    if claim.tests:
-        reason = f"{claim.note or 'exact'}; {', '.join(claim.tests)}"
-        return Verdict(claim, claim.shows, reason, (), ())
+    if claim.shown_by or claim.refuted_by:
+        name, reason = judge_tests(claim, outcomes)
+        return Verdict(claim, name, reason, (), ())
     parts = judge_parts(claim.parts, budgets, studies)
     name, reason = combine(claim, parts, budgets)
     if name == "not run":
@@ -71,6 +83,24 @@ def judge(
         reason += f". {claim.note[0].upper()}{claim.note[1:]}"
     used = {judged.part.study for judged in parts if judged.state != "not run"}
     return Verdict(claim, name, reason, tuple(sorted(used)), tuple(parts))
+
+
+def judge_tests(claim: Claim, outcomes: Mapping[str, str]) -> tuple[str, str]:
+    """Name of the verdict that tests give, and its reason; all have to pass."""
+    for test in (*claim.shown_by, *claim.refuted_by):
+        if outcomes.get(test) != PASSED:
+            return "not run", f"{test} {outcomes.get(test, 'was not run')}"
+    reason = claim.note or "exact"
+    if claim.left_out:
+        reason += f"; not tested: {claim.left_out}"
+    if claim.shown_by:
+        reason += f"; shown by {', '.join(claim.shown_by)}"
+    if claim.refuted_by:
+        reason += f"; refuted by {', '.join(claim.refuted_by)}"
+    if not claim.shown_by:
+        return "contradicted", reason
+    is_whole = not (claim.refuted_by or claim.left_out)
+    return ("supported" if is_whole else "partly supported"), reason
 
 
 def judge_parts(
