@@ -20,6 +20,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 os.environ.setdefault("P2PJAX_TEST_CACHE", tempfile.mkdtemp(prefix="p2pjax-tests-"))
 jax.config.update("jax_compilation_cache_dir", os.environ["P2PJAX_TEST_CACHE"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+# Programs that tests start share it too, and write nothing to the user's own.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["P2PJAX_TEST_CACHE"]
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 # The same examples every time; compilation makes any deadline meaningless.
 settings.register_profile("p2pjax", deadline=None, derandomize=True)
 settings.load_profile("p2pjax")

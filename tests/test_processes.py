@@ -55,11 +55,7 @@ def start(
     places=(ROOT, ROOT),
 ):
     """Processes that run an experiment in a folder, some flags and places their own."""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "JAX_COMPILATION_CACHE_DIR": os.environ["P2PJAX_TEST_CACHE"],
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
-    }
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", module, f"--workdir={folder}", *args]
     port = free_port()
     seats = [

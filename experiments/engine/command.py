@@ -17,8 +17,8 @@ import numpy as np
 from absl import app, logging
 
 import p2pjax
+from experiments.engine import compile_cache, processes, run_folder, runner, stops
 from experiments.engine import config as configs
-from experiments.engine import processes, run_folder, runner, stops
 from experiments.engine.config import Common, ConfigType, Options
 from experiments.engine.jobs import Job, Measurement
 from experiments.engine.processes import Seat
@@ -109,6 +109,8 @@ def start(experiment: Experiment, arguments: Sequence[str]) -> None:
     )
     num_devices = (config.num_devices or 0) // (config.num_processes or 1)
     sharding.use_cpu_devices(num_devices or num_cores())
+    if config.compile_cache:
+        compile_cache.turn_on()
     if seat is None:
         run(experiment, config)
     else:

@@ -40,6 +40,7 @@ from p2pjax.types import InputError
 OF_A_START = frozenset(
     (
         "cluster",
+        "compile_cache",
         "coordinator",
         "download",
         "num_processes",
@@ -220,6 +221,11 @@ class Common:
         "Let JAX find num_processes, process_id and coordinator: under Slurm, Open "
         "MPI, on TPU pods.",
         topic=PROCESSES,
+    )
+    compile_cache: bool = switch(
+        True,
+        "Keep compiled programs in the user's folder for caches, for the next run.",
+        topic=MACHINE,
     )
     verbosity: int = integer(
         0,
