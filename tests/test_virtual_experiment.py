@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.virtual import study
 from experiments.virtual.data import load_examples, make_data
 from p2pjax.datasets.stacking import Examples
@@ -90,6 +90,6 @@ def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     )
     both = run(*args, "--num_runs=2", workdir="both", experiment="virtual")
     second = run(*args, "--first_run=1", workdir="second", experiment="virtual")
-    rows = run_folder.read(second)
-    assert rows == [row for row in run_folder.read(both) if row["run"] == 1]
+    rows = reading.rows(second)
+    assert rows == [row for row in reading.rows(both) if row["run"] == 1]
     assert ["accuracy_before" in row for row in rows] == [False, True]

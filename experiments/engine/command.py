@@ -22,6 +22,7 @@ from experiments.engine import processes, run_folder, runner, stops
 from experiments.engine.config import Common, ConfigType, Options
 from experiments.engine.jobs import Job, Measurement
 from experiments.engine.processes import Seat
+from experiments.engine.untrusted_files import escaped
 from p2pjax import sharding
 from p2pjax.types import InputError
 
@@ -214,5 +215,5 @@ def guarded(main: Callable[[], object]) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    print(" ".join(reason.split()), file=sys.stderr)
+    print(escaped(" ".join(reason.split())), file=sys.stderr)
     sys.exit(2)

@@ -21,14 +21,13 @@ import jax
 import numpy as np
 from absl import logging
 
-from experiments.engine import own_files
+from experiments.engine import own_files, reading
+from experiments.engine.row_kinds import Row
+from experiments.engine.untrusted_files import MissingFileError, shown
 from p2pjax.types import InputError
-
-Row = dict[str, Any]
 
 # What an experiment may put into its folder before the run starts there.
 PREPARED = frozenset(("vocabulary.txt",))
-_MOST_FLAGS = 2**20  # characters of run.flags
 
 
 def default_name(experiment: str) -> str:
@@ -61,14 +60,14 @@ def check_unused(workdir: str | None) -> None:
 def unwritable(workdir: str | Path, error: Exception) -> InputError:
     """Says that a run cannot start in the folder."""
     return InputError(
-        f"Need a work folder that can be written, got {_shortened(workdir)} "
+        f"Need a work folder that can be written, got {shown(workdir)} "
         f"({reason(error)}): choose another --workdir."
     )
 
 
 def failed(folder: Path, error: OSError, then: str = "") -> InputError:
     """Says what could not be read or written, and what to do then."""
-    where = _shortened(error.filename if error.filename is not None else folder)
+    where = shown(error.filename if error.filename is not None else folder)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "make room" if is_full else "see that it can be read and written"
     return InputError(
@@ -80,11 +79,6 @@ def failed(folder: Path, error: OSError, then: str = "") -> InputError:
 def reason(error: Exception) -> str:
     """What the system says, without its number and path."""
     return getattr(error, "strerror", None) or str(error)
-
-
-def _shortened(path: object) -> str:
-    text = str(path).replace("\0", "\\0")
-    return text if len(text) <= 500 else f"{text[:200]}...{text[-200:]}"
 
 
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
@@ -124,13 +118,17 @@ def starting(folder: Path, *names: str) -> Iterator[Path]:
 
 def reopen(workdir: str | None, flags_text: str) -> Path:
     """The folder of an earlier start of the same run."""
-    folder = Path(workdir or "")
-    flags_before = None if workdir is None else _flags_of(folder)
-    if flags_before is None:
-        raise InputError(
-            f"Need the work folder of a run for --resume, got {workdir}: pass "
-            "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
-        )
+    lacks = InputError(
+        f"Need the work folder of a run for --resume, got {workdir}: pass "
+        "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
+    )
+    if workdir is None:
+        raise lacks
+    folder = Path(workdir)
+    try:
+        flags_before = reading.flags_text(folder)
+    except MissingFileError as error:
+        raise lacks from error
     changed = sorted(set(flags_text.splitlines()) ^ set(flags_before.splitlines()))
     if changed and all(line.startswith("--num_devices=") for line in changed):
         logging.warning(
@@ -141,24 +139,10 @@ def reopen(workdir: str | None, flags_text: str) -> Path:
     elif changed:
         raise InputError(
             f"Need the flags of the run in {folder} to resume it, but these differ: "
-            f"{' '.join(changed)}; pass --flagfile={folder}/run.flags and no others."
+            f"{shown(' '.join(changed))}; pass --flagfile={folder}/run.flags and no "
+            "others."
         )
     return folder
-
-
-def _flags_of(folder: Path) -> str | None:
-    """The text of run.flags; None if there is none."""
-    try:
-        found = own_files.open_file(folder / "run.flags", os.O_RDONLY)
-        with os.fdopen(found) as file:
-            return file.read(_MOST_FLAGS)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "Need the run.flags of a run for --resume, but that of "
-            f"{_shortened(folder)} cannot be read ({reason(error)})."
-        ) from error
 
 
 @contextlib.contextmanager
@@ -190,18 +174,6 @@ def append(folder: Path, name: str, row: Row) -> None:
 def line_of(row: Row) -> str:
     """The line that a row is in a JSON-lines file."""
     return json.dumps(plain(row)) + "\n"
-
-
-def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
-    """All rows of a JSON-lines file."""
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
-def settings(folder: Path) -> dict[str, str]:
-    """Flags of the run, by name; those without a value, `--x` or `--nox`, have ""."""
-    lines = (folder / "run.flags").read_text().splitlines()
-    pairs = (line.removeprefix("--").partition("=") for line in lines)
-    return {name: value for name, _, value in pairs if name}
 
 
 def environment() -> Row:
