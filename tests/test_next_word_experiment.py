@@ -79,7 +79,7 @@ def test_tops_of_any_runs(tmp_path, capsys):
     values["b", 5] = (0.2, 0.1)
     with (tmp_path / "metrics.jsonl").open("w") as file:
         for number, (scheme, run) in itertools.product((0, 1), values):
-            row = {"scheme": scheme, "setting": {"n": 4}, "run": run}
+            row = {"scheme": scheme, "setting": {"n": 4}, "run": run, "round": number}
             row |= {"accuracy": values[scheme, run][number], "messages": number + run}
             file.write(json.dumps(row) + "\n")
     tables.print_tops(tmp_path)

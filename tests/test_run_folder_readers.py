@@ -31,7 +31,7 @@ from damages import (
 from run_folders import OF_RUNS, OF_TREES, TASKS, place_of, write_good, write_tree
 from toy_jobs import toy_jobs
 
-from experiments.engine import command, config, own_files, runner
+from experiments.engine import command, config, own_files, runner, untrusted_files
 from experiments.report import markup
 
 PROGRAMS = OF_RUNS | OF_TREES
@@ -357,6 +357,32 @@ def test_item_13_flagfiles_that_are_no_text(copied, tmp_path, capsys):
             OF_RUNS["report"].run(f"--flagfile={tmp_path / 'x.flags'}", tmp_path)
         assert ended.value.code == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_item_13_files_and_lines_are_bounded(problems, monkeypatch):
+    whole = {"as it is": lambda path: None}
+    monkeypatch.setattr(untrusted_files, "MOST_OF_A_LINE", 100)
+    words = "but line 1 of "
+    assert problems("task_scores", "metrics.jsonl", whole, words) == {}
+    monkeypatch.setattr(untrusted_files, "MOST_BYTES", 1000)
+    words = "bytes, more than 1000: "
+    assert problems("task_scores", "metrics.jsonl", whole, words) == {}
+
+
+@pytest.mark.parametrize("program", ["task_scores", "connection_scores", "keep"])
+def test_item_13_columns_of_ones_own_are_read(copied, program, tmp_path, capsys):
+    """Also numbers of models that diverge, which are long integers."""
+    folder = copied(program)
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    own = {"own": int(3e38), "lists": [[1, None], [0.5]], "nothing": None}
+    path.write_text("".join(json.dumps(row | own) + "\n" for row in rows))
+    PROGRAMS[program].run(folder, tmp_path / "output")
+    assert capsys.readouterr().out
+    if program == "keep":
+        kept = tmp_path / "output" / "toy.good" / "runs.jsonl"
+        line = json.loads(kept.read_text().splitlines()[0])
+        assert line["own"] == [int(3e38)] * 2 and "lists" not in line
 
 
 def test_item_13_there_is_one_reader():

@@ -66,10 +66,11 @@ def test_the_papers_numbers_stand_beside_its_own_data_only(
     config, tmp_path, capsys, dataset
 ):
     rows = [
-        {"scheme": name, "metric": "accuracy", "mean": 0.5, "std": 0.25}
+        {"scheme": name, "setting": {}, "metric": "accuracy", "mean": 0.5, "std": 0.25}
         for name in ("local", "virtual_sync")
     ]
-    (tmp_path / "summary.json").write_text(json.dumps({"rows": rows}))
+    summary = {"experiment": "virtual", "rows": rows, "environment": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
     settings = config("--study=har", f"--dataset={dataset}", "--data_dir=har.npz")
     study.print_table(settings, tmp_path)
     head, local, at_once = capsys.readouterr().out.splitlines()
