@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.engine import command
+from experiments.engine import command, untrusted_files
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -58,18 +58,19 @@ def flagfiles(name: str) -> list[Flagfile]:
 def describe(path: Path) -> Flagfile:
     """Reads the comments of a flagfile."""
     comments = []
-    for line in path.read_text().splitlines():
+    text = untrusted_files.text_of(path, "a flagfile", remedy="write it anew")
+    for line in text.splitlines():
         if not line.startswith("#"):
             break
         comments.append(line.removeprefix("#").strip())
-    text = " ".join(comments)
-    facts = re.search(r"\s*size: (\w+); time: (.*)$", text)
+    said = " ".join(comments)
+    facts = re.search(r"\s*size: (\w+); time: (.*)$", said)
     if facts is None or facts[1] not in SIZES:
         raise InputError(
             f"Need a comment such as '# size: quick; time: about a minute on two "
-            f"cores' at the top of {path}, got '{text}'."
+            f"cores' at the top of {path}, got '{said}'."
         )
-    return Flagfile(path, text[: facts.start()], facts[1], facts[2])
+    return Flagfile(path, said[: facts.start()], facts[1], facts[2])
 
 
 def main(options: Options, arguments: list[str]) -> None:

@@ -6,10 +6,16 @@ Every study of `experiments.connections` is a column: a work folder, or several 
 differ in nothing but methods and rounds.
 """
 
-import sys
+import dataclasses
 
 from experiments.connections.scores import print_scores
-from experiments.engine.command import guarded
+from experiments.engine import command
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The program has no flags."""
+
 
 if __name__ == "__main__":
-    guarded(lambda: print_scores(sys.argv[1:]))
+    command.tool(Options, lambda _, folders: print_scores(folders))

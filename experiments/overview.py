@@ -8,7 +8,6 @@ other schemes, which the same runs choose, so that it is a little flattered.
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +15,10 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
-from experiments.engine import command, run_folder
+from experiments.engine import command, reading
 from experiments.engine.fields import RESULTS, text
-from experiments.engine.run_folder import Row
+from experiments.engine.row_kinds import Row
+from experiments.engine.untrusted_files import refusal, shown
 from p2pjax.types import InputError
 
 FIGURE = "overview.png"
@@ -56,22 +56,23 @@ class Comparison(NamedTuple):
 
 def comparisons(folder: Path) -> list[Comparison]:
     """The tasks of a finished run that have all three."""
-    try:
-        summary = json.loads((folder / "summary.json").read_text())
-    except FileNotFoundError as error:
-        raise InputError(
-            f"Need the work folder of a finished run, but {folder} has no summary.json."
-        ) from error
     tasks: dict[str, list[Row]] = {}
-    for row in summary["rows"]:
-        if row["metric"] == "accuracy":
-            varied = [
-                f"{name.replace('_', ' ')} {value}"
-                for name, value in row["setting"].items()
-                if name not in SCHEME_SETTINGS
-            ]
-            tasks.setdefault(", ".join([folder.name, *varied]), []).append(row)
-    sent = {row["scheme"]: row["bytes"] for row in run_folder.read(folder)}
+    for row in reading.summary_rows(folder, "accuracy", ("median", "p40", "p60")):
+        varied = [
+            f"{name.replace('_', ' ')} {value}"
+            for name, value in row["setting"].items()
+            if name not in SCHEME_SETTINGS
+        ]
+        if not row["p40"] <= row["median"] <= row["p60"]:
+            wrong = f"has {row['scheme']} with its median outside of them"
+            raise refusal(folder / reading.SUMMARY, "percentiles of accuracy", wrong)
+        tasks.setdefault(", ".join([shown(folder.name), *varied]), []).append(row)
+    rows = reading.rows(folder, numbers=("bytes",))
+    sent = {row["scheme"]: row["bytes"] for row in rows}
+    unknown = {row["scheme"] for same in tasks.values() for row in same} - sent.keys()
+    if unknown:
+        needed = "rows of every scheme of the summary"
+        raise refusal(folder / reading.METRICS, needed, f"has none of {min(unknown)}")
     return [
         found
         for name, rows in tasks.items()
@@ -126,6 +127,7 @@ def draw(found: Sequence[Comparison], output: Path) -> None:
         range(len(found)),
         [f"{one.name}: {one.partial.name}".replace("_", " ") for one in found],
         fontsize="small",
+        parse_math=False,
     )
     axes.invert_yaxis()
     axes.set_xlabel("accuracy, mean over agents")
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str], figure: str = FIGURE) -> None:
     if not found:
         raise InputError(
             "Need runs with nothing shared, a part shared and everything shared, got "
-            f"none in {', '.join(arguments)}."
+            f"none in {shown(', '.join(arguments))}."
         )
     try:
         draw(found, Path(figure))
@@ -154,7 +156,7 @@ def main(arguments: Sequence[str], figure: str = FIGURE) -> None:
         raise InputError(
             f"Need a file that can be written for --figure, got {figure} ({error})."
         ) from error
-    print(f"Figure is in {figure}")
+    print(f"Figure is in {shown(figure)}")
 
 
 if __name__ == "__main__":

@@ -209,12 +209,28 @@ def load(folder: Path, number: int, like: PyTree) -> Checkpoint:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
         _without_keys(like),
     )
-    import orbax.checkpoint as ocp
-
-    with ocp.StandardCheckpointer() as reader:
-        state = reader.restore(path / "state", template)
+    state = _read_state(path, template)
     position = _read_json(path / "position.json")
     return Checkpoint(_with_keys(state, like), position)
+
+
+def _read_state(path: Path, template: PyTree) -> PyTree:
+    import orbax.checkpoint as ocp
+
+    try:
+        with ocp.StandardCheckpointer() as reader:
+            return reader.restore(path / "state", template)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise InputError(
+            f"Checkpoint {path} is damaged: {type(error).__name__} while reading its "
+            "state."
+        ) from error
 
 
 def check(folder: Path, number: int, like: PyTree) -> Position:

@@ -444,7 +444,7 @@ class TestVerdicts:
         (CLAIM + 'not_run = "n"\n', "core_hours"),
         (CLAIM + PART, "names a.b"),
         (STUDY + CLAIM + PART.replace("greater", "better"), "needs is of greater"),
-        (STUDY + CLAIM + PART + "over = 3\n", "needs over with"),
+        (STUDY + CLAIM + PART + 'over = "size"\n', "needs over with"),
         (STUDY + CLAIM + PART + "ronds = 3\n", "has ronds, not one of"),
         (STUDY + CLAIM + PART + 'at = "end"\n', "needs at to be"),
         (
@@ -470,7 +470,8 @@ def write_run(folder, flags, rows):
     (folder / "run.flags").write_text(text)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     (folder / "metrics.jsonl").write_text(lines)
-    summary = {"experiment": "toy", "rows": [{"metric": "accuracy"}]}
+    row = {"scheme": rows[0]["scheme"], "setting": {"size": 3}, "metric": "accuracy"}
+    summary = {"experiment": "toy", "rows": [row | {"median": 0.5, "runs": 1}]}
     summary["environment"] = {"jax": "1", "devices": 1}
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from experiments.combination.data import digits_data, load_examples
-from experiments.engine import run_folder
+from experiments.engine import reading
 
 SMALL = ("--max_epochs=2", "--patience=1", "--num_rounds=2", "--eval_every=1")
 
@@ -16,8 +16,8 @@ def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     args = (*args, "--score_before")
     both = run(*args, "--num_runs=2", workdir="both", experiment="combination")
     second = run(*args, "--first_run=1", workdir="second", experiment="combination")
-    rows = run_folder.read(second)
-    assert rows == [row for row in run_folder.read(both) if row["run"] == 1]
+    rows = reading.rows(second)
+    assert rows == [row for row in reading.rows(both) if row["run"] == 1]
     last = {row["scheme"]: row for row in rows}
     when = [
         ("accuracy_before" in row, "accuracy_after" in row) for row in last.values()

@@ -8,7 +8,7 @@ import p2pjax as pj
 from experiments.compare import results
 from experiments.compare.methods import METHODS
 from experiments.compare.problem import GRAPHS, SPLITS, network_of
-from experiments.engine import run_folder
+from experiments.engine import reading, run_folder
 
 TINY = (
     "--num_agents=4",
@@ -80,7 +80,7 @@ def test_own_data_own_network_swept_rates(run, own_npz, tmp_path, monkeypatch, c
         "--learning_rates=0.01,0.3",
         experiment="compare",
     )
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     last = {(r["scheme"], r["setting"]["learning_rate"]): r for r in rows}
     assert len(last) == 4 and len(rows) == 8
     assert last["fedavg", 0.01]["loss"] != last["fedavg", 0.3]["loss"]
@@ -115,8 +115,8 @@ def test_a_swept_rate_is_that_rate(run):
     args = (*TINY, "--methods=dpsgd", "--valid_fraction=0")
     both = run(*args, "--learning_rates=0.05,0.5", workdir="both", experiment="compare")
     alone = run(*args, "--learning_rate=0.5", workdir="one", experiment="compare")
-    swept = [r for r in run_folder.read(both) if r["setting"]["learning_rate"] == 0.5]
-    for one, other in zip(swept, run_folder.read(alone), strict=True):
+    swept = [r for r in reading.rows(both) if r["setting"]["learning_rate"] == 0.5]
+    for one, other in zip(swept, reading.rows(alone), strict=True):
         assert one == other
 
 

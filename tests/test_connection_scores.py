@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from experiments.connections import scores
+from experiments.engine import command
 from p2pjax.types import InputError
 
 
@@ -96,14 +97,25 @@ def test_folders_of_one_study_are_one_column(tmp_path, capsys):
     assert accuracy[-1] == "| diple | .450 (+.000, p 1) | .450* |"
 
 
+def test_studies_in_folders_of_one_name_are_told_apart(tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    one = folder(tmp_path / "run", STUDY)
+    other = folder(tmp_path / "other" / "run", STUDY, ROTATION + "--seed=1\n")
+    scores.print_scores([one, other])
+    assert capsys.readouterr().out.startswith(f"| accuracy | run | {other} |")
+
+
 def test_what_cannot_be_shown(tmp_path):
     with pytest.raises(InputError, match="at least one study, got none"):
         scores.print_scores([])
-    with pytest.raises(InputError, match="Need a work folder with results"):
+    with pytest.raises(InputError, match=r"work folder of a run, but .* no run\.flags"):
         scores.print_scores([str(tmp_path)])
     other = folder(tmp_path / "other", STUDY, "--batch_size=3\n")
-    with pytest.raises(InputError, match="study of experiments.connections"):
+    with pytest.raises(InputError, match=r"a study of experiments\.connections"):
         scores.print_scores([other])
+    begun = folder(tmp_path / "begun", STUDY[-3:])
+    with pytest.raises(InputError, match="whose runs have all ended, got none in"):
+        scores.print_scores([begun])
     one, again = (folder(tmp_path / name, STUDY) for name in ("one", "again"))
     with pytest.raises(InputError, match="once, got local, pens, sparse again in"):
         scores.print_scores([one, again])
@@ -117,8 +129,10 @@ def test_flags_without_values_make_other_studies(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("| accuracy | one | other |")
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 def test_the_command(tmp_path, monkeypatch, capsys):
     one = folder(tmp_path / "one", STUDY)
+    monkeypatch.setattr(command.app, "run", lambda main, argv: main(argv))
     monkeypatch.setattr(sys, "argv", ["connection_scores", one])
     runpy.run_module("experiments.connection_scores", run_name="__main__")
     assert capsys.readouterr().out.startswith("| accuracy | one |")

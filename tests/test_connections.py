@@ -20,7 +20,7 @@ from experiments.connections import (
 )
 from experiments.connections.config import Config
 from experiments.connections.subject import Run
-from experiments.engine import run_folder
+from experiments.engine import reading, run_folder
 from experiments.engine.summary import summarize
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import shakespeare
@@ -291,7 +291,7 @@ def test_real_roles_by_play(real_data):
 def test_a_run(run, capsys):
     """Rows, matrices, figures and table of two methods."""
     folder = run(*TINY, "--methods=sparse,pens", experiment="connections")
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert [(r["scheme"], r["round"]) for r in rows] == [
         ("sparse", 5),
         ("sparse", 10),
@@ -307,7 +307,7 @@ def test_a_run(run, capsys):
     assert last["sparse"]["gini"] == 0
     assert last["sparse"]["parameters"] == 64 * 8 + 8 + 8 * 10 + 10
     assert last["sparse"]["bytes"] == 30 * 4 * last["sparse"]["parameters"]
-    links = {row["scheme"]: row for row in run_folder.read(folder, "links.jsonl")}
+    links = {row["scheme"]: row for row in reading.links(folder)}
     fetched = sum(number for *_, number in links["pens"]["links"])
     merged = sum(number for *_, number in links["pens"]["merged"])
     assert fetched == 8 * last["pens"]["messages"]
@@ -500,7 +500,7 @@ class TestEveryMethod:
             f"--methods={','.join(methods)}",
             experiment="connections",
         )
-        last = {row["scheme"]: row for row in run_folder.read(folder)}
+        last = {row["scheme"]: row for row in reading.rows(folder)}
         assert list(last) == methods
         assert np.isfinite([row["loss"] for row in last.values()]).all()
         assert last["local"]["messages"] == 0
@@ -519,7 +519,7 @@ class TestEveryMethod:
         assert numbers["panm_grad"] == last["panm_grad"]["messages"] * 2 * size
         merged = {
             row["scheme"]: sum(number for *_, number in row["merged"]) / 8
-            for row in run_folder.read(folder, "links.jsonl")
+            for row in reading.links(folder)
         }
         compared = last["dac_probe"]["messages"] * predictions
         expected = merged["dac_probe"] * size + compared
@@ -542,7 +542,7 @@ class TestEveryMethod:
             "--eval_every=1",
             experiment="connections",
         )
-        assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+        assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
     def test_on_texts(self, run):
         folder = run(
@@ -555,13 +555,13 @@ class TestEveryMethod:
             "--eval_every=1",
             experiment="connections",
         )
-        assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+        assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
     def test_options_reach_the_methods(self, run):
         def last(*flags):
             name = "_".join(flags).replace("--", "").replace("=", "_")
             folder = run(*TINY, *flags, workdir=name, experiment="connections")
-            return run_folder.read(folder)[-1]
+            return reading.rows(folder)[-1]
 
         capped = last("--methods=pens", "--max_in_load=3", "--second_stage=9")
         assert max(capped["agent_messages"]) <= 3 * 10

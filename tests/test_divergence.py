@@ -11,7 +11,7 @@ import pytest
 from toy_jobs import toy_evaluate, toy_jobs
 
 import p2pjax as pj
-from experiments.engine import command, jobs, rows, run_folder, runner
+from experiments.engine import command, jobs, reading, rows, runner
 from experiments.engine.config import Common
 from p2pjax.datasets.label_sets import label_set
 from p2pjax.evaluation.test_sets import DIVERGED
@@ -189,7 +189,7 @@ def start(tmp_path):
 def test_item_3_a_run_says_when_an_agent_diverged_first(start, caplog):
     with caplog.at_level(logging.WARNING):
         folder = start()
-    found = [row["num_diverged"] for row in run_folder.read(folder)]
+    found = [row["num_diverged"] for row in reading.rows(folder)]
     assert found[:3] == [0, 0, 1]
     assert found[3] >= 1  # others average with it
     said = [r.getMessage() for r in caplog.records if "diverged" in r.getMessage()]
@@ -203,12 +203,12 @@ def test_item_3_a_run_says_when_an_agent_diverged_first(start, caplog):
 def test_item_3_a_run_without_divergence_says_nothing(start, caplog):
     with caplog.at_level(logging.WARNING):
         folder = start(from_round=99, stop_when_diverged=True)
-    assert {row["num_diverged"] for row in run_folder.read(folder)} == {0}
+    assert {row["num_diverged"] for row in reading.rows(folder)} == {0}
     assert "diverged" not in caplog.text
 
 
 def test_item_3_stop_when_diverged(start, tmp_path):
     with pytest.raises(InputError, match="near, run 0: 1 of 4 .* by round 6"):
         start(stop_when_diverged=True)
-    written = list(run_folder.read(tmp_path / "run"))
+    written = list(reading.rows(tmp_path / "run"))
     assert [row["num_diverged"] for row in written] == [0, 0, 1]

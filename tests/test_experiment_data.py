@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sqlite_files import example, write_sqlite
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 
 ONE_ROUND = ("--num_rounds=1", "--eval_every=1", "--batch_size=5")
 AVERAGING = (*ONE_ROUND, "--num_agents=2", "--levels=50", "--train_size=10")
@@ -70,7 +70,7 @@ def test_own_npz(run, tmp_path, experiment):
         f"--data_dir={tmp_path / 'mine.npz'}",
         experiment=experiment,
     )
-    assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
 
 @pytest.mark.parametrize("experiment", ["mnist", "connections", "compare"])
@@ -86,7 +86,7 @@ def test_tensorflow_datasets(run, tmp_path, experiment):
             "--download",
             experiment=experiment,
         )
-    assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
 
 def test_data_without_users_is_refused_where_users_are_agents(run, tmp_path, capsys):
@@ -122,7 +122,7 @@ def test_sqlite_files_of_tensorflow_federated(run, tmp_path, experiment):
         f"--data_dir={path}",
         experiment=experiment,
     )
-    assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
 
 @pytest.mark.parametrize("experiment", list(SMALL))

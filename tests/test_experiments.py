@@ -19,7 +19,7 @@ from settings import TINY
 from experiments import overview
 from experiments.averaging import schemes as averaging_schemes
 from experiments.combination import results as combination_results
-from experiments.engine import command, config, fields, run_folder
+from experiments.engine import command, config, fields, reading
 from experiments.engine.jobs import Measurement
 from experiments.femnist import study as femnist
 from p2pjax.types import InputError
@@ -63,7 +63,7 @@ def test_run_folder(run):
         "accuracy_by_level.png",
         "accuracy_by_level.svg",
     }
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert [(r["scheme"], r["run"], r["round"]) for r in rows] == [
         (f"level_{level}", run, number)
         for level in (0, 80, 100)
@@ -169,7 +169,7 @@ def test_options_reach_the_run(run):
 
     def last_row(*args):
         changed = args[0].removeprefix("--").replace("=", "_") if args else "plain"
-        return run_folder.read(run(*TINY, "--levels=50", *args, workdir=changed))[-1]
+        return reading.rows(run(*TINY, "--levels=50", *args, workdir=changed))[-1]
 
     plain = last_row()
     assert plain["messages"] == 3
@@ -186,7 +186,7 @@ def test_options_reach_the_run(run):
         row = last_row(option)
         assert row["loss"] != plain["loss"], option
         assert row["bytes"] == plain["bytes"]
-    groups = run_folder.read(
+    groups = reading.rows(
         run(*TINY, "--study=peers", "--levels=50", "--group_sizes=2,4", workdir="peers")
     )
     assert {row["setting"]["group_size"] for row in groups} == {2, 4}
@@ -208,7 +208,7 @@ def test_own_npz(run, tmp_path):
         "--levels=50",
         "--network=5=4=3",
     )
-    assert run_folder.read(folder)[-1]["bytes"] == 3 * 4 * (5 * 2 + 2 + 2 * 3 + 3)
+    assert reading.rows(folder)[-1]["bytes"] == 3 * 4 * (5 * 2 + 2 + 2 * 3 + 3)
 
 
 def on_embedded_data(flagfile, train_size, test_size):
@@ -325,7 +325,7 @@ def test_flagfiles_run(run, flagfile):
     if experiment == "heterogeneity":
         assert_drawn(folder, "divergence", "Jensen-Shannon divergence")
         return
-    assert np.isfinite([row["loss"] for row in run_folder.read(folder)]).all()
+    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
 
 def test_paper_sizes_are_refused_where_writers_are_too_small(refused, real_data):
@@ -543,16 +543,16 @@ def test_command_line(tmp_path, compiled_quickly):
 def test_runs_in_parts_are_those_of_the_whole(run):
     """Run 1 has the same rows whether it is the second of two or the first of one."""
     args = (*TINY, "--levels=80", "--averaging=pairs")
-    whole = run_folder.read(run(*args, "--num_runs=2", workdir="whole"))
-    part = run_folder.read(run(*args, "--first_run=1", workdir="part"))
+    whole = reading.rows(run(*args, "--num_runs=2", workdir="whole"))
+    part = reading.rows(run(*args, "--first_run=1", workdir="part"))
     assert part == [row for row in whole if row["run"] == 1]
 
 
 def test_scores_before_and_after_averaging(run):
     """Both are there on request, and `accuracy` keeps its meaning."""
     args = (*TINY, "--levels=80", "--loss=cross_entropy", "--learning_rate=0.5")
-    plain = run_folder.read(run(*args, workdir="plain"))
-    both = run_folder.read(run(*args, "--score_before", workdir="both"))
+    plain = reading.rows(run(*args, workdir="plain"))
+    both = reading.rows(run(*args, "--score_before", workdir="both"))
     for one, other in zip(plain, both, strict=True):
         assert other["accuracy"] == pytest.approx(one["accuracy"], abs=1e-6)
         assert other["accuracy_after"] == other["accuracy"]
@@ -577,7 +577,7 @@ def test_sensors(run):
         "--eval_every=1",
         experiment="vsn",
     )
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert {row["scheme"] for row in rows} == {"level_0", "level_80", "level_100"}
     sent = {row["scheme"]: row["bytes"] for row in rows if row["round"] == 3}
     assert sent["level_80"] == 3 * 4 * 4713  # parameters of 100-40-16-1
@@ -597,7 +597,7 @@ def test_associative_networks(run):
         "--eval_every=2",
         experiment="associative",
     )
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert len(rows) == 3 * 2 * 2
     sent = {row["scheme"]: row["bytes"] for row in rows if row["round"] == 4}
     assert sent == {"hidden_0": 0, "hidden_30": 4 * 4 * 3000, "hidden_40": 4 * 4 * 4000}
@@ -612,7 +612,7 @@ def test_associative_networks(run):
 def test_overview(run, tmp_path):
     folder = run(*TINY, "--levels=0,50,80,100")
     (found,) = overview.comparisons(folder)
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     final = {row["scheme"]: row["accuracy"] for row in rows if row["round"] == 3}
     assert found.local.name == "level_0"
     assert found.everything.name == "level_100"
@@ -649,7 +649,7 @@ TINY_VIRTUAL = (
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_virtual(run):
     folder = run(*TINY_VIRTUAL, "--methods=fedavg,virtual", experiment="virtual")
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert [(row["scheme"], row["round"]) for row in rows] == [
         (name, number) for name in ("fedavg", "virtual") for number in (1, 2)
     ]
@@ -697,7 +697,7 @@ def test_combination(run, capsys):
         "--target=0.5",
         experiment="combination",
     )
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert [(r["scheme"], r["round"]) for r in rows] == [
         (scheme, number)
         for scheme in ("additive", "centralized")
@@ -744,7 +744,7 @@ def test_combination_of_more_classes_is_refused_and_all_schemes_run(
     schemes = "mean,size_weighted,exponential,local,fedavg_1,fedavg_5"
     stopping = ("--splits=unbalanced", f"--schemes={schemes}", "--stop_after=1")
     folder = run(*COMBINATION, *stopping, experiment="combination")
-    last = {row["scheme"]: row for row in run_folder.read(folder)}
+    last = {row["scheme"]: row for row in reading.rows(folder)}
     assert last["mean"]["sum_of_factors"] == 1
     assert last["exponential"]["sum_of_factors"] == pytest.approx(2.001, abs=1e-4)
     assert last["local"]["bytes"] == 0
@@ -754,7 +754,7 @@ def test_combination_of_more_classes_is_refused_and_all_schemes_run(
     images = run(*COMBINATION, *args, workdir="images", experiment="combination")
     sums = {
         (row["setting"]["hosts"], row["scheme"]): row["sum_of_factors"]
-        for row in run_folder.read(images)
+        for row in reading.rows(images)
     }
     assert sums[2, "exponential"] == pytest.approx(2 * np.exp(1 / 2), abs=1e-5)
     assert sums[4, "exponential"] == pytest.approx(4 * np.exp(1 / 4), abs=1e-5)

@@ -288,8 +288,11 @@ POSITION = {
         (("tallies", 0, "sent"), [1.0]),
         (("tallies", 0, "sent"), ["1", 2]),
         (("tallies", 0, "sent"), [-1, 2]),
+        (("tallies", 0, "sent"), [1.0, 10**400]),
         (("tallies", 0, "payload"), float("nan")),
         (("tallies", 0, "payload"), None),
+        (("tallies", 0, "payload"), float("inf")),
+        (("tallies", 0, "delivered"), 10**400),
         (("tallies", 0, "links"), [[0, 2, 1]]),
         (("tallies", 0, "links"), [[-1, 0, 1]]),
         (("tallies", 0, "links"), [[0, 1]]),
@@ -300,6 +303,7 @@ POSITION = {
         (("used", "steps"), [1]),
         (("used", "steps"), -1),
         (("used", "time"), "now"),
+        (("used", "time"), 10**400),
         (("used", "room"), 1),
         (("rows",), {}),
         (("rows", "/etc/passwd"), [0, "f" * 64]),
@@ -475,6 +479,20 @@ def test_item_7_checkpoints_are_plain_and_bounded(tmp_path, what):
         sums["position.json"] = sha256(path.read_bytes()).hexdigest()
         (tmp_path / "1" / "checksums.json").write_text(json.dumps(sums))
     with pytest.raises(InputError, match="is damaged|is incomplete"):
+        checkpoint.load(tmp_path, 1, state)
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 10**5, b"{}", bytes(100)])
+def test_item_13_a_state_that_is_none(tmp_path, content):
+    """With checksums that fit, as someone else may have made them."""
+    state = {"x": jnp.ones(2)}
+    checkpoint.save(tmp_path, 1, Checkpoint(state, {}))
+    path = tmp_path / "1" / "state" / "_METADATA"
+    path.write_bytes(content)
+    sums = json.loads((tmp_path / "1" / "checksums.json").read_text())
+    sums["state/_METADATA"] = sha256(content).hexdigest()
+    (tmp_path / "1" / "checksums.json").write_text(json.dumps(sums))
+    with pytest.raises(InputError, match="is damaged: .* while reading its state"):
         checkpoint.load(tmp_path, 1, state)
 
 

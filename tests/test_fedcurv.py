@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from figure_contents import assert_drawn
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.fedcurv import study
 from experiments.fedcurv.config import PENALISED, WITHOUT_PENALTY
 
@@ -16,7 +16,7 @@ SMALL = ("--train_size=8", "--test_size=8", "--num_rounds=2", "--eval_every=1")
 
 def test_points(run, capsys):
     folder = run(*SMALL, "--strengths=0.5", "--before_averaging", experiment="fedcurv")
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert [(r["scheme"], r["setting"], r["round"]) for r in rows] == [
         (scheme, {"strength": strength}, number)
         for scheme, strength in (("fedavg", 0), ("fedcurv", 0.5))
@@ -48,7 +48,7 @@ def test_texts(run):
         "--first_run=4",
         experiment="fedcurv",
     )
-    (_, last) = run_folder.read(folder)
+    (_, last) = reading.rows(folder)
     assert last["scheme"] == "fedper"
     assert last["run"] == 4
     assert last["bytes"] == 2 * 4 * (8 * 64 + 64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from figure_contents import assert_drawn
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.heterogeneity import study
 from p2pjax.evaluation import statistics
 
@@ -49,8 +49,8 @@ def test_a_measurement_is_the_mean_over_pairs(parse):
 
 def test_runs_in_parts_are_those_of_the_whole(run):
     options = {"experiment": "heterogeneity"}
-    whole = run_folder.read(run(*ARGS, "--num_runs=2", workdir="whole", **options))
-    part = run_folder.read(run(*ARGS, "--first_run=1", workdir="part", **options))
+    whole = reading.rows(run(*ARGS, "--num_runs=2", workdir="whole", **options))
+    part = reading.rows(run(*ARGS, "--first_run=1", workdir="part", **options))
     assert part == [row for row in whole if row["run"] == 1]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from settings import TINY_DIGITS
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.mnist import global_models, semi_local
 from experiments.mnist.labels import cycle, swap
 from p2pjax.datasets import partition
@@ -276,7 +276,7 @@ SLOW = pytest.mark.slow  # these differ from the others in their data only
 def test_studies_run(run, args, figure, num_lines):
     folder = run(*TINY_DIGITS, *args, experiment="mnist")
     assert (folder / f"{figure}.png").stat().st_size > 5000
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert len({(row["scheme"], *row["setting"].values()) for row in rows}) == num_lines
     assert np.isfinite([row["loss"] for row in rows]).all()
 
@@ -293,7 +293,7 @@ def test_runs_and_settings_of_a_scheme_share_a_program(run):
         "--eval_every=3",
         experiment="mnist",
     )
-    assert len(run_folder.read(folder)) == 2 * 2 * 3
+    assert len(reading.rows(folder)) == 2 * 2 * 3
     assert advance._cache_size() - before == 2
 
 
@@ -302,7 +302,7 @@ def test_drift_saves_messages(run):
     folder = run(*TINY_DIGITS, "--study=drift", "--values=0,100000", experiment="mnist")
     messages = {
         (row["scheme"], row["setting"]["drift"]): row["messages"]
-        for row in run_folder.read(folder)
+        for row in reading.rows(folder)
     }
     assert messages == {
         ("level_0", 0): 0,
@@ -349,4 +349,4 @@ def test_real_mnist(run, real_data):
         "--num_rounds=2",
         experiment="mnist",
     )
-    assert run_folder.read(folder)[-1]["round"] == 2
+    assert reading.rows(folder)[-1]["round"] == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.engine import config as configs
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.multi_task import data, study
 from p2pjax.datasets.loaders import pieces
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
@@ -181,7 +181,7 @@ def test_a_run_has_scores_and_figures_of_every_task(run, capsys):
     said = capsys.readouterr().out
     assert "f1_tags" in said
     assert "ua_speakers" in said
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert len(rows) == 3 * 2
     last = rows[-1]
     assert last["setting"] == {"tasks": "speakers+tags", "graph": "clustered"}

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.next_word import config, methods, study, tables
 
 SMALL = (
@@ -23,7 +23,7 @@ SMALL = (
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_rows_links_and_tables(run, capsys):
     folder = run(*SMALL, "--methods=p2p_bn", "--num_runs=2", experiment="next_word")
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert [(row["scheme"], row["run"], row["round"]) for row in rows] == [
         ("p2p_bn", run, number) for run in (0, 1) for number in (1, 2)
     ]
@@ -31,7 +31,7 @@ def test_rows_links_and_tables(run, capsys):
     assert all("time" in row for row in rows)
     assert sum(rows[-1]["agent_messages"]) == 4 * rows[-1]["messages"]
     assert ["gini" in row for row in rows] == [False, True] * 2
-    links = run_folder.read(folder, "links.jsonl")
+    links = reading.links(folder)
     assert [row["run"] for row in links] == [0, 1]
     assert all(len(row["cluster"]) == 4 for row in links)
     assert {"worst_decile", "consensus_distance"} <= set(rows[0])
@@ -46,9 +46,9 @@ def test_runs_in_parts_are_those_of_the_whole(run, capsys):
     """Also their tables: run numbers need not start at 0."""
     args = (*SMALL, "--methods=dpsgd,central")
     options = {"experiment": "next_word"}
-    whole = run_folder.read(run(*args, "--num_runs=2", workdir="whole", **options))
+    whole = reading.rows(run(*args, "--num_runs=2", workdir="whole", **options))
     capsys.readouterr()
-    part = run_folder.read(run(*args, "--first_run=1", workdir="part", **options))
+    part = reading.rows(run(*args, "--first_run=1", workdir="part", **options))
     last = [row for row in whole if row["run"] == 1]
     assert len(part) == len(last) == 4
     for one, other in zip(part, last, strict=True):
@@ -64,8 +64,8 @@ def test_runs_in_parts_are_those_of_the_whole(run, capsys):
 def test_scores_before_and_after_averaging(run):
     args = (*SMALL, "--methods=dpsgd,fedavg", "--clients=4")
     options = {"experiment": "next_word"}
-    plain = run_folder.read(run(*args, workdir="plain", **options))
-    both = run_folder.read(run(*args, "--score_before", workdir="both", **options))
+    plain = reading.rows(run(*args, workdir="plain", **options))
+    both = reading.rows(run(*args, "--score_before", workdir="both", **options))
     for one, other in zip(plain, both, strict=True):
         assert "accuracy_before" not in one
         assert other["accuracy_after"] == other["accuracy"]
@@ -79,7 +79,7 @@ def test_tops_of_any_runs(tmp_path, capsys):
     values["b", 5] = (0.2, 0.1)
     with (tmp_path / "metrics.jsonl").open("w") as file:
         for number, (scheme, run) in itertools.product((0, 1), values):
-            row = {"scheme": scheme, "setting": {"n": 4}, "run": run}
+            row = {"scheme": scheme, "setting": {"n": 4}, "run": run, "round": number}
             row |= {"accuracy": values[scheme, run][number], "messages": number + run}
             file.write(json.dumps(row) + "\n")
     tables.print_tops(tmp_path)

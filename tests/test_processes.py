@@ -16,7 +16,7 @@ import pytest
 from settings import TINY, TINY_DIGITS
 from test_front_door import ORDINARY
 
-from experiments.engine import command, processes, run_folder
+from experiments.engine import command, processes, reading
 from experiments.engine.processes import Seat
 from p2pjax import checkpoint, sharding
 from p2pjax.training.agent_loop import AUTO, CHUNK, IN_PLACE, VMAP
@@ -94,7 +94,7 @@ def ended(started, seconds=900):
 
 
 def rows_of(folder):
-    return run_folder.read(folder)
+    return reading.rows(folder)
 
 
 def assert_same_rows(one, other):

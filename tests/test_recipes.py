@@ -8,7 +8,7 @@ import experiment_modules
 import pytest
 
 import experiments
-from experiments.engine import command, config, run_folder
+from experiments.engine import command, config, reading
 
 TEXT = (experiment_modules.ROOT / "CONTRIBUTING.md").read_text()
 SECTION = TEXT.split("## Add an experiment")[1].split("\n## ")[0]
@@ -36,7 +36,7 @@ def test_an_experiment_takes_fewer_than_80_lines(rates, tmp_path, compiled_quick
     args = ["--num_agents=4", "--num_rounds=2", "--eval_every=1", "--num_runs=2"]
     settings = config.parse(experiment.config, [*args, f"--workdir={tmp_path / 'run'}"])
     folder = command.run(experiment, command.settle(settings))
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     assert {row["scheme"] for row in rows} == {"rate_0.03", "rate_0.1"}
     assert len(rows) == 2 * 2 * 2
     assert (folder / "accuracy_by_round.png").exists()

@@ -193,8 +193,14 @@ def test_what_comes_from_files_is_escaped(folder, page):
 
 
 def test_names_beyond_ascii(folder, page):
-    made = page(folder(scheme_rows(["Größe 大", "\ud800"])))
+    made = page(folder(scheme_rows(["Größe 大"])))
     assert "Größe 大" in made.texts("td")
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\x1b[31m", "\u202e", "a\nb", ""])
+def test_names_that_cannot_be_printed_are_refused(folder, refused, name):
+    said = refused(folder(scheme_rows([name])))
+    assert "as its scheme" in said and said[:-1].isprintable()
 
 
 def test_needs_nothing_else(folder, page):

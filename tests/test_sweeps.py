@@ -10,7 +10,7 @@ from settings import TINY
 from toy_jobs import SIZE, toy_jobs, toy_world
 
 from experiments.engine import jobs as jobs_module
-from experiments.engine import run_folder, runner
+from experiments.engine import reading, run_folder, runner
 from experiments.next_word import methods as next_word_methods
 from p2pjax.simulation._simulate import prepare, side_by_side
 from p2pjax.tasks._next_token import next_token
@@ -32,9 +32,9 @@ def run_toys(parse, tmp_path):
     return run
 
 
-def by_run(folder, name="metrics.jsonl"):
-    rows = run_folder.read(folder, name)
-    return {(r["scheme"], r["run"], r.get("round")): r for r in rows}
+def by_run(folder):
+    rows = reading.rows(folder)
+    return {(r["scheme"], r["run"], r["round"]): r for r in rows}
 
 
 def assert_same_rows(one, other, **tolerance):
@@ -60,7 +60,7 @@ def test_same_rows_as_one_after_the_other(run_toys, at_once):
     links = (alone / "links.jsonl").read_bytes()
     assert links == (together / "links.jsonl").read_bytes()
     assert links.count(b"\n") == 6
-    for row in run_folder.read(alone, "links.jsonl"):
+    for row in reading.links(alone):
         last = by_run(alone)[row["scheme"], row["run"], 5]
         sent = np.zeros(SIZE)
         for _, sender, count in row["links"]:
@@ -71,7 +71,7 @@ def test_same_rows_as_one_after_the_other(run_toys, at_once):
 
 def test_rows_come_evaluation_by_evaluation(run_toys):
     folder = run_toys("--runs_at_once=2", schemes=("near",))
-    order = [(row["run"], row["round"]) for row in run_folder.read(folder)]
+    order = [(row["run"], row["round"]) for row in reading.rows(folder)]
     together = [(run, number) for number in range(1, 6) for run in (0, 1)]
     assert order == together + [(2, number) for number in range(1, 6)]
 
@@ -201,7 +201,7 @@ def test_resumes_to_the_same_bytes(run_toys, monkeypatch, at_once, stops):
 def test_no_links_no_file(run_toys):
     folder = run_toys(links=False, num_runs=1)
     assert not (folder / "links.jsonl").exists()
-    assert "in_cluster" not in run_folder.read(folder)[0]
+    assert "in_cluster" not in reading.rows(folder)[0]
     position = max((folder / "checkpoints").glob("*/position.json"))
     (tally,) = json.loads(position.read_text())["tallies"]
     assert tally["links"] is None

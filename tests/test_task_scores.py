@@ -25,11 +25,15 @@ ALONE = [
     *rows("cts", "tags", "random", 1, [0.5, 0.2]),
     *rows("cts", "tags", "random", 2, [0.9, 0.9]),
 ]
+FIRST = zip(
+    rows("mt", "speakers+tags", "clustered", 0, [0.6, 0.1]),
+    rows("mt", "speakers+tags", "clustered", 0, [0.2, 0.3], "ua_speakers"),
+    strict=True,
+)
 TOGETHER = [
-    *rows("mt", "speakers+tags", "clustered", 0, [0.6, 0.1]),
+    *(one | other for one, other in FIRST),
     *rows("mt", "speakers+tags", "clustered", 1, [0.1, 0.8]),
     *rows("mt", "speakers+tags", "clustered", 2, [0.7]),  # has not ended
-    *rows("mt", "speakers+tags", "clustered", 0, [0.2, 0.3], "ua_speakers"),
 ]
 
 
@@ -65,12 +69,31 @@ def test_the_table_of_several_folders(tmp_path, capsys):
 def test_what_cannot_be_shown(tmp_path):
     with pytest.raises(InputError, match="at least one run, got none"):
         scores.print_table([])
-    with pytest.raises(InputError, match="with metrics.jsonl"):
+    with pytest.raises(InputError, match=r"has no metrics\.jsonl"):
         scores.print_table([str(tmp_path)])
     others = {"round": 1, "scheme": "mean", "setting": {}, "run": 0, "accuracy": 0.5}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(others) + "\n")
     with pytest.raises(InputError, match="runs of the multi-task study"):
         scores.print_table([str(tmp_path)])
+
+
+def test_rows_that_two_folders_have_count_once_if_they_are_equal(tmp_path, capsys):
+    """Such as those of tasks alone, which both have run."""
+
+    def folder(name, written):
+        (tmp_path / name).mkdir()
+        text = "".join(json.dumps(row) + "\n" for row in written)
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+        return str(tmp_path / name)
+
+    one, both = folder("one", ALONE), folder("both", [*ALONE, *TOGETHER])
+    scores.print_table([both])
+    expected = capsys.readouterr().out
+    scores.print_table([one, both])
+    assert sorted(capsys.readouterr().out) == sorted(expected)
+    other = folder("other", [ALONE[0] | {"f1_tags": 0.2}, *TOGETHER])
+    with pytest.raises(InputError, match="run 0 of cts has other values in .*other"):
+        scores.print_table([one, other])
 
 
 def test_the_command(tmp_path):

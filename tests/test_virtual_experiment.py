@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.virtual import study
 from experiments.virtual.data import load_examples, make_data
 from p2pjax.datasets.stacking import Examples
@@ -66,10 +66,11 @@ def test_the_papers_numbers_stand_beside_its_own_data_only(
     config, tmp_path, capsys, dataset
 ):
     rows = [
-        {"scheme": name, "metric": "accuracy", "mean": 0.5, "std": 0.25}
+        {"scheme": name, "setting": {}, "metric": "accuracy", "mean": 0.5, "std": 0.25}
         for name in ("local", "virtual_sync")
     ]
-    (tmp_path / "summary.json").write_text(json.dumps({"rows": rows}))
+    summary = {"experiment": "virtual", "rows": rows, "environment": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
     settings = config("--study=har", f"--dataset={dataset}", "--data_dir=har.npz")
     study.print_table(settings, tmp_path)
     head, local, at_once = capsys.readouterr().out.splitlines()
@@ -90,6 +91,6 @@ def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     )
     both = run(*args, "--num_runs=2", workdir="both", experiment="virtual")
     second = run(*args, "--first_run=1", workdir="second", experiment="virtual")
-    rows = run_folder.read(second)
-    assert rows == [row for row in run_folder.read(both) if row["run"] == 1]
+    rows = reading.rows(second)
+    assert rows == [row for row in reading.rows(both) if row["run"] == 1]
     assert ["accuracy_before" in row for row in rows] == [False, True]

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from toy_jobs import toy_jobs
 
-from experiments.engine import run_folder, runner, writers
+from experiments.engine import reading, runner, writers
 
 ARGS = ("--num_rounds=3", "--eval_every=2", "--num_devices=1")
 
@@ -36,7 +36,7 @@ def test_scalars_of_a_row():
 def test_tensorboard_has_every_scalar_of_every_row(run_toys, at_once):
     pytest.importorskip("tensorboardX", reason="the tensorboard extra is missing")
     folder = run_toys("--tensorboard", f"--runs_at_once={at_once}")
-    for row in run_folder.read(folder):
+    for row in reading.rows(folder):
         (path,) = (folder / "tensorboard" / writers.run_name(row)).iterdir()
         found = dict(scalars_of(path))
         for name, value in writers.scalars(row).items():
@@ -85,7 +85,7 @@ def fake_wandb(monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_wandb_gets_every_row_and_stays_offline(run_toys, fake_wandb, at_once):
     folder = run_toys("--wandb", f"--runs_at_once={at_once}")
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder)
     for number, run in enumerate(fake_wandb):
         own = [row for row in rows if row["run"] == number]
         assert run.rows == [(row["round"], writers.scalars(row)) for row in own]

@@ -1,6 +1,5 @@
 """Figures of run folders, as PNG and SVG: means over runs with 95% intervals."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,8 @@ from experiments.analysis.lines import (
     name_lines,
     new_figure,
 )
-from experiments.engine import run_folder
-from experiments.engine.run_folder import Row
+from experiments.engine import reading
+from experiments.engine.row_kinds import Row
 
 MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
@@ -28,7 +27,7 @@ def accuracy_by_level(folder: Path) -> None:
     A line per size of the mini-batches where the study varies it, else per number of
     mini-batches.
     """
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder, ("accuracy",))
     if "batch_size" in rows[0]["setting"]:
         rows = _final(rows)
         lines = grouped(rows, lambda row: row["setting"]["batch_size"])
@@ -44,7 +43,7 @@ def accuracy_by_level(folder: Path) -> None:
 
 def accuracy_by_hidden(folder: Path) -> None:
     """Accuracy against global hidden cells; a panel per modified vector."""
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder, ("accuracy",))
     panels = grouped(rows, lambda row: row["setting"]["modified"])
     figure = Figure(figsize=(4 * len(panels) + 2, 4), layout="constrained")
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -68,7 +67,8 @@ def accuracy_by_round(
       label: of the axis.
       rows: those that are drawn; all of the folder if not given.
     """
-    lines = grouped(rows or run_folder.read(folder), lambda row: row["scheme"])
+    rows = rows or reading.rows(folder, ("accuracy",))
+    lines = grouped(rows, lambda row: row["scheme"])
     figure, axes = new_figure(label)
     draw_lines(axes, lines, lambda row: row["round"])
     save(figure, axes, folder, "accuracy_by_round")
@@ -84,13 +84,14 @@ def accuracy_by_messages(folder: Path, rows: list[Row] | None = None) -> None:
       folder: of the run.
       rows: those that are drawn; all of the folder if not given.
     """
-    lines = grouped(rows or run_folder.read(folder), lambda row: row["scheme"])
+    rows = rows or reading.rows(folder, ("accuracy", "messages"))
+    lines = grouped(rows, lambda row: row["scheme"])
     figure, axes = new_figure("messages sent by an agent")
     for position, (name, same_scheme) in enumerate(lines.items()):
         color = color_of(position, list(lines))
         means = {
             number: [
-                np.mean([row[metric] for row in same])
+                np.mean(np.asarray([row[metric] for row in same], float))
                 for metric in ("messages", "accuracy")
             ]
             for number, same in grouped(same_scheme, lambda r: r["round"]).items()
@@ -119,7 +120,7 @@ def curves_by_round(
     without, one panel with a line per scheme and setting. Norms have a logarithmic
     axis, and values that are not finite are left out.
     """
-    rows = run_folder.read(folder)
+    rows = reading.rows(folder, names)
     every = grouped(rows, lambda row: row["setting"][panel] if panel else "")
     size = (4 * len(every) + 2, 3.2 * len(names) + 0.6)
     figure = Figure(figsize=size, layout="constrained")
@@ -145,7 +146,7 @@ def _line_name(row: Row, panel: str | None) -> str:
 
 def score_by_round(folder: Path, metric: str, label: str) -> None:
     """A metric against rounds, a line per scheme and setting that has it."""
-    rows = [row for row in run_folder.read(folder) if metric in row]
+    rows = [row for row in reading.rows(folder) if metric in row]
     lines = grouped(
         rows, lambda row: ", ".join([row["scheme"], *map(str, row["setting"].values())])
     )
@@ -161,7 +162,8 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
     A scheme that ran at one value only, because the setting means nothing to it, is a
     level line over the values of the others.
     """
-    lines = grouped(_final(run_folder.read(folder)), lambda row: row["scheme"])
+    rows = _final(reading.rows(folder, ("accuracy",)))
+    lines = grouped(rows, lambda row: row["scheme"])
     figure, axes = new_figure(label)
     xs = draw_lines(axes, lines, lambda row: row["setting"][setting])
     if len(xs) > 2 and min(xs) > 0 and max(xs) / min(xs) >= 16:
@@ -174,16 +176,14 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
 
 def print_summary(folder: Path) -> None:
     """The table of final accuracies, for a person."""
-    rows = json.loads((folder / "summary.json").read_text())["rows"]
     print(f"{'scheme':<20} {'setting':<36} mean accuracy ± 95% interval   runs")
-    for row in rows:
-        if row["metric"] == "accuracy":
-            setting = ", ".join(f"{k} {v}" for k, v in row["setting"].items())
-            spread = f"± {row['half_width']:.3f}" if row["runs"] > 1 else ""
-            print(
-                f"{row['scheme']:<20} {setting:<36} {row['mean']:.3f} {spread:<22} "
-                f"{row['runs']:>6}"
-            )
+    for row in reading.summary_rows(folder, "accuracy", ("mean", "half_width", "runs")):
+        setting = ", ".join(f"{k} {v}" for k, v in row["setting"].items())
+        spread = f"± {row['half_width']:.3f}" if row["runs"] > 1 else ""
+        print(
+            f"{row['scheme']:<20} {setting:<36} {row['mean']:.3f} {spread:<22} "
+            f"{row['runs']:>6}"
+        )
     print(f"Results are in {folder}")
 
 

@@ -17,6 +17,10 @@ import time
 
 def main() -> None:
     """Serves until standard input ends."""
+    if len(sys.argv) != 2 or not sys.argv[1].startswith("{"):
+        given = " ".join(sys.argv[1:])
+        print(f"Need what to run as JSON, got {given!r}.", file=sys.stderr)
+        sys.exit(2)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the system prints is not an answer
     asked = json.loads(sys.argv[1])

@@ -64,7 +64,7 @@ def main(options: Options, ids: Sequence[str]) -> None:
 
 def _check(pages: dict[Path, str]) -> None:
     for path, expected in pages.items():
-        if not path.exists() or path.read_text() != expected:
+        if not path.exists() or path.read_bytes() != expected.encode():
             raise InputError(
                 f"{path} is not what the ledger and the results say: run python -m "
                 "experiments.claims and commit what it writes."

@@ -3,7 +3,6 @@
 Reads `results/<study>/runs.jsonl`, written by `experiments.keep`.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.claims.ledger import Operand, Part
+from experiments.engine import reading
+from experiments.engine.row_kinds import is_number
 from p2pjax.types import InputError
 
 Line = dict[str, Any]
@@ -38,31 +39,32 @@ class Sample(NamedTuple):
 
 
 def load(results: Path) -> dict[str, Study]:
-    """All kept studies, by name."""
-    return {
-        path.parent.name: Study(path.parent.name, _groups(path))
-        for path in sorted(results.glob("*/runs.jsonl"))
-    }
+    """All kept studies, by name: each folder is one."""
+    folders = sorted(path for path in results.glob("[!.]*") if path.is_dir())
+    return {folder.name: Study(folder.name, _groups(folder)) for folder in folders}
 
 
-def _groups(path: Path) -> tuple[Group, ...]:
-    groups: dict[str, Group] = {}
-    for text in path.read_text().splitlines():
-        line = json.loads(text)
-        where = json.dumps([line["scheme"], line["setting"]], sort_keys=True)
-        groups.setdefault(where, {})[line["run"]] = line
-    return tuple(groups.values())
+def _groups(folder: Path) -> tuple[Group, ...]:
+    groups = reading.by_scheme(reading.kept_runs(folder)).values()
+    return tuple({line["run"]: line for line in same} for same in groups)
 
 
 def sample(study: Study, part: Part) -> Sample | None:
     """What the study has for a part; None if it lacks a scheme or setting of it."""
     if part.over:
         return _trend(study, part)
-    found = [_measure(study, side) for side in (part.left, part.right) if side]
-    if any(one is None for one in found):
-        return None
+    operands = [side for side in (part.left, part.right) if side is not None]
+    found = [_measure(study, side) for side in operands]
     sides = [one for one in found if one is not None]
-    runs = _common([values for values, _ in sides if values])
+    if len(sides) < len(found):
+        return None
+    runs = _common(
+        [
+            one[0]
+            for one, side in zip(sides, operands, strict=True)
+            if side.value is None
+        ]
+    )
     groups = tuple(group for _, lines in sides for group in lines)
     left = _column(part.left, sides[0][0], runs)
     right = np.zeros(len(runs))
@@ -122,22 +124,27 @@ def _measure(study: Study, operand: Operand) -> tuple[Values, list[Group]] | Non
     lines = [group for group in groups if group is not None]
     if len(lines) < len(groups):
         return None
-    numbers = [{run: _number(group[run], operand) for run in group} for group in lines]
+    numbers = [
+        {run: _number(study, group[run], operand) for run in group} for group in lines
+    ]
     every = [{r: v for r, v in one.items() if v is not None} for one in numbers]
     if not all(every):
         return None
-    values = _picked(operand, every, lines)
+    values = _picked(study, operand, every, lines)
     for other, combine in (
         (operand.minus, lambda a, b: a - b),
-        (operand.ratio_to, lambda a, b: a / b),
+        (operand.ratio_to, lambda a, b: a / b if b else float("nan")),
     ):
         if other is not None:
             found = _measure(study, other)
             if found is None:
                 return None
+            others = found[0]
+            if other.value is not None:
+                others = dict.fromkeys(values, other.value)
             values = {
-                run: combine(values[run], found[0][run])
-                for run in _common([values, found[0]])
+                run: combine(values[run], others[run])
+                for run in _common([values, others])
             }
             lines += found[1]
     return values, lines
@@ -160,20 +167,30 @@ def _group(study: Study, scheme: str, setting: dict[str, Any]) -> Group | None:
     return fitting[0] if fitting else None
 
 
-def _number(line: Line, operand: Operand) -> float | None:
+def _number(study: Study, line: Line, operand: Operand) -> float | None:
     """Of one run; None if it was not measured."""
     if operand.agent is not None:
-        return line["agent_accuracy"][operand.agent]
+        agents = line.get("agent_accuracy", [])
+        if not 0 <= operand.agent < len(agents):
+            raise InputError(
+                f"Need the accuracy of agent {operand.agent} for a claim, but "
+                f"{study.name} has {len(agents)} agents in {line['scheme']}."
+            )
+        return agents[operand.agent]
     curve = line.get(operand.metric)
     if curve is None:
         return None
+    accuracy = line.get("accuracy", [])
     if operand.until is not None:
-        reached = [i for i, a in enumerate(line["accuracy"]) if a >= operand.until]
+        reached = [
+            i for i, a in enumerate(accuracy) if a is not None and a >= operand.until
+        ]
         return curve[reached[0]] if reached else float("inf")
     if operand.at == "best" and operand.metric in UNTIL_BEST:
-        return curve[int(np.argmax(line["accuracy"]))]
+        known = [i for i, a in enumerate(accuracy) if a is not None]
+        return curve[max(known, key=lambda i: accuracy[i])] if known else None
     if operand.at == "best":
-        return max(point for point in curve if point is not None)
+        return max((point for point in curve if point is not None), default=None)
     if operand.at == "last":
         return curve[-1]
     rounds = line["round"]
@@ -181,7 +198,7 @@ def _number(line: Line, operand: Operand) -> float | None:
 
 
 def _picked(
-    operand: Operand, every: Sequence[Values], groups: Sequence[Group]
+    study: Study, operand: Operand, every: Sequence[Values], groups: Sequence[Group]
 ) -> Values:
     """One number per run; the best of several schemes is picked on the other runs."""
     if operand.pick == "only":
@@ -189,7 +206,13 @@ def _picked(
     runs = _common(every)
     table = np.asarray([[one[run] for run in runs] for one in every])  # [C, S]
     if operand.pick == "which":
-        keys = [next(iter(group.values()))["setting"][operand.key] for group in groups]
+        settings = [next(iter(group.values()))["setting"] for group in groups]
+        keys = [setting.get(operand.key) for setting in settings]
+        if not all(map(is_number, keys)):
+            raise InputError(
+                f"Need a number as the setting {operand.key} of each scheme of a claim "
+                f"with which_of, but {study.name} has others."
+            )
         return {run: float(keys[table[:, i].argmax()]) for i, run in enumerate(runs)}
     if len(runs) > 1:
         others = (table.sum(1, keepdims=True) - table) / (len(runs) - 1)

@@ -7,10 +7,14 @@ in time and readings of what a source leaves open at once; here they come apart.
 
 import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.claims import kinds
+from experiments.engine import untrusted_files
+from experiments.engine.reading import OF_AGENTS
+from experiments.engine.row_kinds import WHERE
 from p2pjax.types import InputError
 
 Table = dict[str, Any]
@@ -96,18 +100,27 @@ class Ledger(NamedTuple):
 
 def load(path: Path) -> Ledger:
     """Reads and checks the ledger."""
+    text = untrusted_files.text_of(path, "the ledger", remedy="choose other --results")
     try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        return _ledger(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
         raise InputError(f"Need a ledger in TOML at {path}: {error}.") from error
-    budgets = {
-        name: _budget(name, given) for name, given in table.pop("study", {}).items()
-    }
-    claims = tuple(_claim(given) for given in table.pop("claim", []))
-    if table:
+    except RecursionError as error:
         raise InputError(
-            f"Need tables called study and claim in the ledger, got {_names(table)}."
-        )
+            f"Need a ledger in TOML at {path}: it is nested too deeply."
+        ) from error
+
+
+def _ledger(table: Table) -> Ledger:
+    tables = {
+        "study": kinds.table_of(kinds.TABLE),
+        "claim": kinds.list_of(kinds.TABLE),
+    }
+    kinds.check("The ledger", table, tables)
+    budgets = {
+        name: _budget(name, given) for name, given in table.get("study", {}).items()
+    }
+    claims = tuple(_claim(given) for given in table.get("claim", []))
     repeated = {c.id for c in claims if [d.id for d in claims].count(c.id) > 1}
     if repeated:
         raise InputError(f"Need a name of its own for every claim: {_names(repeated)}.")
@@ -123,8 +136,7 @@ def load(path: Path) -> Ledger:
 
 def _budget(name: str, given: Table) -> Budget:
     about = f"Study {name}"
-    known = ("rounds", "runs", "data", "core_hours", "other_data", "about")
-    _check_keys(about, given, known)
+    kinds.check(about, given, kinds.BUDGET)
     return Budget(
         given.get("rounds"),
         given.get("runs"),
@@ -134,43 +146,28 @@ def _budget(name: str, given: Table) -> Budget:
     )
 
 
-_TEXTS = (
-    "id",
-    "source",
-    "place",
-    "statement",
-    "kind",
-    "metric",
-    "setting",
-    "printed",
-    "needs",
-)
-_TESTS = ("shown_by", "refuted_by")
-_ANSWERS = ("part", _TESTS[0], "not_testable", "not_run")
-_OTHER = ("reading", "left_out", "measured_before", "note", "core_hours")
-
-
 def _claim(given: Table) -> Claim:
     about = f"Claim {given.get('id', '(without id)')}"
-    _check_keys(about, given, (*_TEXTS, *_ANSWERS, *_TESTS, *_OTHER))
-    texts = {name: _needed(about, given, name) for name in _TEXTS}
+    kinds.check(about, given, kinds.CLAIM)
+    texts = {name: _needed(about, given, name) for name in kinds.TEXTS}
     if texts["kind"] not in KINDS:
         raise InputError(
             f"{about} needs a kind of {_names(KINDS)}, got {texts['kind']}."
         )
-    answers = [name for name in _ANSWERS if given.get(name)]
+    answers = [name for name in kinds.ANSWERS if given.get(name)]
     if given.get("refuted_by") and "shown_by" not in answers:
         answers.append("refuted_by")
     if len(answers) != 1:
         raise InputError(
-            f"{about} needs one of {_names(_ANSWERS)} (or refuted_by), got "
+            f"{about} needs one of {_names(kinds.ANSWERS)} (or refuted_by), got "
             f"{_names(answers) or 'none'}."
         )
     if "not_run" in answers and "core_hours" not in given:
         raise InputError(f"{about} needs core_hours, since it was not run.")
     readings = given.get("reading", [{"name": ""}])
     for reading in readings:
-        _check_keys(f"A reading of {about}", reading, ("name", "studies", "setting"))
+        kinds.check(f"A reading of {about}", reading, kinds.READING)
+        _needed(f"A reading of {about}", reading, "name")
     parts = tuple(
         part
         for reading in readings
@@ -193,16 +190,12 @@ def _claim(given: Table) -> Claim:
     )
 
 
-_PART = ("study", "is", "left", "right", "metric", "at", "each", "over", "values")
-_PART_OTHER = ("margin", "value", "rounding", "reading")
-
-
 def _expanded(about: str, given: Table, reading: Table) -> list[Part]:
     """A part for every size, point in time and side."""
     about = f"A part of {about}"
     if "reading" in given:
         reading = {"name": given["reading"]}
-    _check_keys(about, given, (*_PART, *_PART_OTHER))
+    kinds.check(about, given, kinds.PART)
     study = _needed(about, given, "study")
     study = reading.get("studies", {}).get(study, study)
     relation = _needed(about, given, "is")
@@ -246,19 +239,15 @@ def _expanded(about: str, given: Table, reading: Table) -> list[Part]:
     return parts
 
 
-_OPERAND = ("setting", "metric", "at", "agent", "until", "key", "minus", "ratio_to")
-
-
 def _operand(about: str, given: Table, common: Table) -> Operand:
-    if not isinstance(given, dict):
-        raise InputError(f"{about} needs tables for left and right, got {given}.")
-    _check_keys(about, given, (*PICKS, *_OPERAND, "value"))
-    kinds = [name for name in (*PICKS, "value") if name in given]
-    if len(kinds) != 1:
+    kinds.check(about, given, kinds.OPERAND)
+    sides = [name for name in (*PICKS, "value") if name in given]
+    if len(sides) != 1:
         raise InputError(
-            f"{about} needs one of {_names((*PICKS, 'value'))} on a side, got {given}."
+            f"{about} needs one of {_names((*PICKS, 'value'))} on a side, got "
+            f"{_names(sides) or 'none'}."
         )
-    kind = kinds[0]
+    kind = sides[0]
     if (kind == "which_of") != ("key" in given):
         raise InputError(f"{about} needs key with which_of, and only then.")
     named = () if kind == "value" else given[kind]
@@ -267,9 +256,10 @@ def _operand(about: str, given: Table, common: Table) -> Operand:
         "metric": given.get("metric", common["metric"]),
         "at": given.get("at", common["at"]),
     }
-    if not (isinstance(here["at"], int) or here["at"] in ("last", "best")):
+    if here["metric"] in (*WHERE, *OF_AGENTS):
         raise InputError(
-            f'{about} needs at to be a round, "last" or "best", got {here["at"]}.'
+            f"{about} needs a metric that is measured in every evaluation, got "
+            f"{here['metric']}."
         )
     minus, ratio_to = (
         _operand(about, given[name], common) if name in given else None
@@ -296,12 +286,6 @@ def _needed(about: str, given: Mapping[str, Any], name: str) -> Any:
     if name not in given:
         raise InputError(f"{about} needs {name}.")
     return given[name]
-
-
-def _check_keys(about: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    unknown = set(given) - set(known)
-    if unknown:
-        raise InputError(f"{about} has {_names(unknown)}, not one of {_names(known)}.")
 
 
 def _names(names: Any) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+from experiments.engine import untrusted_files
 from p2pjax.types import InputError
 
 NAME = "tests.json"
@@ -20,14 +21,9 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 def load(results: Path) -> dict[str, str]:
     """The outcomes that are kept, by test; none if no test was run."""
     path = results / NAME
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"Need outcomes of tests in JSON at {path}: {error}."
-        ) from error
+    found = untrusted_files.document_of(path, "outcomes of tests")
     known = {PASSED, FAILED, SKIPPED}
     if not isinstance(found, dict) or not known.issuperset(map(str, found.values())):
         raise InputError(f"Need outcomes passed, failed or skipped in {path}.")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.claims.verdicts import NAMES, Verdict
+from experiments.engine.untrusted_files import text_of
 from p2pjax.types import InputError
 
 BEGIN, END = "<!-- totals of claims -->", "<!-- end of totals -->"
@@ -90,7 +91,7 @@ def render(verdicts: Sequence[Verdict]) -> str:
 
 def front_page(path: Path, verdicts: Sequence[Verdict]) -> str:
     """README.md with other totals between its two comments."""
-    text = path.read_text()
+    text = text_of(path, "the page with the totals", remedy="choose another --readme")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise InputError(f"Need '{BEGIN}' and '{END}' once each in {path}.")
     before, rest = text.split(BEGIN)

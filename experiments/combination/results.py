@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.analysis import figures
-from experiments.engine import run_folder
+from experiments.engine import reading
 
 FACTOR_HOSTS = (2, 5, 10, 20, 40, 80)
 FACTOR_RATES = (1e-3, 1e-2, 1e-1, 0.5, 1.0)
@@ -28,7 +28,7 @@ def draw_factors(folder: Path) -> None:
 def print_costs(folder: Path, target: float) -> None:
     """Bytes that a host sent until its run's accuracy first reached the target."""
     first: dict[tuple[str, str], dict[int, float]] = {}
-    for row in run_folder.read(folder):
+    for row in reading.rows(folder, ("accuracy", "bytes")):
         where = row["scheme"], " ".join(map(str, row["setting"].values()))
         runs = first.setdefault(where, {})
         if row["accuracy"] is not None and row["accuracy"] >= target:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.engine import run_folder
-from experiments.engine.run_folder import Row
+from experiments.engine import reading
+from experiments.engine.row_kinds import Row
 from experiments.engine.summary import Runs, by_scheme
 from p2pjax.evaluation import statistics
 
@@ -23,7 +23,7 @@ class Contender(NamedTuple):
 
     def mean(self, name: str) -> float:
         """Over runs; not a number where a run does not have it."""
-        return float(np.mean([row.get(name, np.nan) for row in self.rows]))
+        return float(np.mean(_floats([row.get(name) for row in self.rows])))
 
 
 def spent(row: Row, budget: str) -> float:
@@ -66,6 +66,11 @@ def contenders(schemes: Sequence[Runs], budget: str, amount: float) -> list[Cont
     return chosen
 
 
+def _rows(folder: Path) -> list[Row]:
+    spent = ("messages", "examples", "bytes")
+    return reading.rows(folder, ("accuracy",), numbers=spent)
+
+
 def chosen_rows(folder: Path, budget: str, amount: float | None) -> list[Row]:
     """All evaluations of every method with its learning rate, for figures.
 
@@ -76,7 +81,7 @@ def chosen_rows(folder: Path, budget: str, amount: float | None) -> list[Row]:
       budget: rounds, examples, messages or bytes.
       amount: of it, mean over agents; what the thriftiest method used if None.
     """
-    rows = run_folder.read(folder)
+    rows = _rows(folder)
     schemes = by_scheme(rows)
     found = contenders(schemes, budget, amount or equal_amount(schemes, budget))
     kept = {(one.method, one.learning_rate) for one in found}
@@ -98,7 +103,7 @@ def table(folder: Path, budget: str, amount: float | None) -> str:
       budget: rounds, examples, messages or bytes.
       amount: of it, mean over agents; what the thriftiest method used if None.
     """
-    schemes = by_scheme(run_folder.read(folder))
+    schemes = by_scheme(_rows(folder))
     if amount is None:
         amount = equal_amount(schemes, budget)
     found = contenders(schemes, budget, amount)
@@ -119,7 +124,7 @@ def table(folder: Path, budget: str, amount: float | None) -> str:
     ]
     for one in found:
         gains = [
-            np.subtract(row["agent_accuracy"], alone[row["run"]])
+            _floats(row["agent_accuracy"]) - _floats(alone[row["run"]])
             for row in one.rows
             if row["run"] in alone and one.method != "local_only"
         ]
@@ -148,8 +153,13 @@ def _number(value: float) -> str:
     return f"{value:.3f}" if np.isfinite(value) else ""
 
 
-def _interval(values: Sequence[float]) -> str:
-    mean = float(np.mean(values))
+def _interval(values: Sequence[float | None]) -> str:
+    mean = float(np.mean(_floats(values)))
     if len(values) < 2:
         return f"{mean:.3f}"
-    return f"{mean:.3f} ± {statistics.mean_interval(np.asarray(values)):.3f}"
+    return f"{mean:.3f} ± {statistics.mean_interval(_floats(values)):.3f}"
+
+
+def _floats(values: Sequence[float | None]) -> np.ndarray:
+    """Not a number where there is none."""
+    return np.asarray(values, float)

@@ -14,8 +14,8 @@ from experiments.connections.results import (
     in_cluster,
     runs_by_method,
 )
-from experiments.engine import run_folder
-from experiments.engine.run_folder import Row
+from experiments.engine import reading
+from experiments.engine.row_kinds import Row
 
 
 def draw(folder: Path) -> None:
@@ -47,7 +47,7 @@ def _draw_shares(folder: Path) -> None:
     """In-cluster peers among those averaged with, against rounds."""
     rows = [
         row | {"share": in_cluster(row)}
-        for row in run_folder.read(folder)
+        for row in reading.rows(folder)
         if in_cluster(row) is not None
     ]
     if not rows:
@@ -61,9 +61,7 @@ def _draw_shares(folder: Path) -> None:
 
 def _draw_graphs(folder: Path) -> None:
     """Whom each agent averaged with in the first run, sorted by true cluster."""
-    if not (folder / "links.jsonl").exists():
-        return
-    every = run_folder.read(folder, "links.jsonl")
+    every = reading.links(folder)
     first = min((row["run"] for row in every), default=None)
     found = [row for row in every if row["run"] == first]
     if not found:

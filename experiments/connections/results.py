@@ -6,20 +6,27 @@ from pathlib import Path
 import numpy as np
 
 from experiments.connections.thesis import printed
-from experiments.engine import run_folder
-from experiments.engine.run_folder import Row
+from experiments.engine import reading
+from experiments.engine.row_kinds import Row
 from p2pjax.evaluation import statistics
 
 Runs = list[list[Row]]  # evaluations of every run
 
 
 def runs_by_method(folder: Path) -> dict[str, Runs]:
-    """All evaluations, by method and run."""
+    """All evaluations, by method and run, in the order of runs."""
     found: dict[str, dict[int, list[Row]]] = {}
-    for row in run_folder.read(folder):
+    for row in reading.rows(folder, ("accuracy", "messages"), check=_check_setting):
         runs = found.setdefault(row["scheme"], {})
         runs.setdefault(row["run"], []).append(row)
-    return {name: list(runs.values()) for name, runs in found.items()}
+    return {
+        name: [runs[number] for number in sorted(runs)] for name, runs in found.items()
+    }
+
+
+def _check_setting(row: Row) -> None:
+    if row["setting"]:
+        raise ValueError("has a setting, which runs of experiments.connections do not")
 
 
 def curves(runs: Runs, metric: str) -> np.ndarray:
@@ -77,7 +84,7 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
         ratio = np.nan
         if sparse is not None:
             ratio = messages / np.mean([run[-1]["messages"] for run in sparse])
-        gini = np.mean([row.get("gini", np.nan) for row in last])
+        gini = np.mean(np.asarray([row.get("gini") for row in last], float))
         known = None if column is None else printed(method, *column)
         star = "*" if is_best[method] else ""
         print(

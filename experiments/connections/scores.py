@@ -7,6 +7,7 @@ differ in nothing but methods and rounds. Runs of the same number have the same 
 methods are compared with fixed random peers run by run.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,25 +17,49 @@ import numpy as np
 
 from experiments.connections import results, thesis
 from experiments.connections.results import Runs
-from experiments.engine import run_folder
+from experiments.engine import reading
+from experiments.engine.untrusted_files import refusal, shown
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 Column = TypeVar("Column")
 RunsOf = dict[str, Runs]  # by method
 OF_METHODS = ("methods", "num_rounds", "eval_every")  # may differ in a study
+NUMBERS = frozenset(("num_rounds", "num_runs", "first_run", "train_size", "max_train"))
+_STUDY = "a study of experiments.connections"
 
 
-def finished(folder: Path) -> RunsOf:
+def settings_of(folder: Path) -> dict[str, str]:
+    """Flags of a study of connections; refuses others."""
+    settings = reading.flags(folder)
+    for name in ("study", "num_rounds", "num_runs"):
+        if name not in settings:
+            raise refusal(folder / reading.FLAGS, _STUDY, f"has no --{name}")
+    for name in settings.keys() & NUMBERS:
+        if not re.fullmatch(r"[0-9]{1,9}", settings[name]):
+            found = f"has '{shown(settings[name])}' as its --{name}"
+            raise refusal(folder / reading.FLAGS, _STUDY, found)
+    return settings
+
+
+def finished(folder: Path, settings: Mapping[str, str]) -> RunsOf:
     """Evaluations by method and run, of methods whose runs have all ended."""
-    settings = run_folder.settings(folder)
-    ends = [int(settings["num_rounds"])] * int(settings["num_runs"])
-    runs_of = results.runs_by_method(folder)
-    return {
+    first, num_runs = int(settings.get("first_run", 0)), int(settings["num_runs"])
+    num_rounds = int(settings["num_rounds"])
+    found = {
         name: runs
-        for name, runs in runs_of.items()
-        if [run[-1]["round"] for run in runs] == ends
+        for name, runs in results.runs_by_method(folder).items()
+        if len(runs) == num_runs
+        and all(
+            (run[-1]["run"], run[-1]["round"]) == (number, num_rounds)
+            for number, run in enumerate(runs, first)
+        )
     }
+    for name, runs in found.items():
+        if len({tuple(row["round"] for row in run) for run in runs}) > 1:
+            wrong = f"has runs of {name} with other rounds than its first"
+            raise refusal(folder / reading.METRICS, _STUDY, wrong)
+    return found
 
 
 def accuracy(study: RunsOf, method: str) -> str:
@@ -63,13 +88,14 @@ def in_cluster(study: RunsOf, method: str) -> str:
 
 def gini(study: RunsOf, method: str) -> str:
     """Of the messages that agents sent, over all rounds."""
-    last = [run[-1].get("gini", np.nan) for run in study[method]]
-    return _short(float(np.mean(last)))
+    last = [run[-1].get("gini") for run in study[method]]
+    return _short(float(np.mean(np.asarray(last, float))))
 
 
 def messages(study: RunsOf, method: str) -> str:
     """Sent by an agent, over all rounds."""
-    return f"{np.mean([run[-1]['messages'] for run in study[method]]):.0f}"
+    last = [run[-1]["messages"] for run in study[method]]
+    return f"{np.mean(np.asarray(last, float)):.0f}"
 
 
 MEASURES: Mapping[str, Callable[[RunsOf, str], str]] = {
@@ -118,24 +144,27 @@ def print_scores(arguments: Sequence[str]) -> None:
     printed: dict[str, tuple[str, bool]] = {}
     names: dict[tuple, str] = {}  # of studies, by all that makes them the same
     for folder in map(Path, arguments):
-        if not all(run_folder.size(folder, n) for n in ("run.flags", "metrics.jsonl")):
-            raise InputError(f"Need a work folder with results, got {folder}.")
-        settings = run_folder.settings(folder)
-        if "study" not in settings:
-            raise InputError(f"Need a study of experiments.connections, got {folder}.")
+        settings = settings_of(folder)
         same = [(k, str(v)) for k, v in settings.items() if k not in OF_METHODS]
-        name = names.setdefault(tuple(sorted(same)), folder.name)
-        study, found = studies.setdefault(name, {}), finished(folder)
+        is_taken = folder.name in {Path(name).name for name in names.values()}
+        new = str(folder) if is_taken else folder.name
+        name = names.setdefault(tuple(sorted(same)), shown(new))
+        study, found = studies.setdefault(name, {}), finished(folder, settings)
         if twice := study.keys() & found.keys():
             raise InputError(
                 f"Need every method of a study once, got {', '.join(sorted(twice))} "
-                f"again in {folder}: leave out one of the folders."
+                f"again in {shown(folder)}: leave out one of the folders."
             )
         study.update(found)
         column = thesis.column_of(settings)
         if column is not None:
             printed[name] = column
     methods = list(dict.fromkeys(name for study in studies.values() for name in study))
+    if not methods:
+        raise InputError(
+            "Need a method whose runs have all ended, got none in "
+            f"{shown(', '.join(arguments))}: wait for them, or go on by --resume."
+        )
     tables = [
         table(title, studies, methods, partial(_cell, measure))
         for title, measure in MEASURES.items()

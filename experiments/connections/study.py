@@ -11,7 +11,7 @@ from experiments.connections.data import image_data_of_runs, text_data_of_runs
 from experiments.connections.methods import METHODS, NOT_DEFAULT, OF_A_RUN
 from experiments.connections.options import Options
 from experiments.connections.subject import Run, Subject
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs, own_examples
@@ -96,7 +96,7 @@ def report(config: Config, folder: Path) -> None:
     del config
     figures.accuracy_by_round(folder, "rounds")
     pictures.draw(folder)
-    results.print_table(folder, thesis.column_of(run_folder.settings(folder)))
+    results.print_table(folder, thesis.column_of(reading.flags(folder)))
     print(f"Results are in {folder}")
 
 

@@ -142,8 +142,10 @@ def column_of(settings: Mapping[str, str]) -> tuple[str, bool] | None:
       settings: flags of `experiments.connections`, name to value.
     """
     name = settings["study"]
-    if f"{name}_{settings['num_clusters']}" in _COLUMNS:
-        name = f"{name}_{settings['num_clusters']}"
+    if f"{name}_{settings.get('num_clusters')}" in _COLUMNS:
+        name = f"{name}_{settings.get('num_clusters')}"
+    if name not in _COLUMNS:
+        return None
     if settings.get("dataset") == "cifar10":
         return name, float(settings.get("train_size", "inf")) <= _SMALL_IMAGES
     if settings.get("dataset") == "reddit":

@@ -22,6 +22,7 @@ from experiments.engine import config as configs
 from experiments.engine.config import Common, ConfigType, Options
 from experiments.engine.jobs import Job, Measurement
 from experiments.engine.processes import Seat
+from experiments.engine.untrusted_files import escaped
 from p2pjax import sharding
 from p2pjax.types import InputError
 
@@ -218,5 +219,5 @@ def guarded(main: Callable[[], object]) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    print(" ".join(reason.split()), file=sys.stderr)
+    print(escaped(" ".join(reason.split())), file=sys.stderr)
     sys.exit(2)

@@ -25,7 +25,7 @@ def turn_on() -> Path | None:
     Returns:
       The folder; None if the user has set one, or if it cannot be written.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return None
     folder = default_folder()
     try:

@@ -289,7 +289,7 @@ def read(kind: type[Options], arguments: Sequence[str]) -> tuple[Options, list[s
     defined = define(kind)
     try:
         _, *others = defined(["", *flagfiles.expanded(arguments)])
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # a ValueError of no text, no path
         raise InputError(str(error)) from error
     values = {field.name: defined[field.name].value for field in _fields(kind)}
     return kind(**values), others

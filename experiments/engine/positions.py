@@ -4,7 +4,6 @@ A checkpoint may be damaged or come from someone else, so whatever is read is he
 against what a run of these jobs writes: names, kinds, lengths and ranges.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,6 +16,7 @@ from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
 
 _MOST = 2**62  # of any count
+_LARGEST = 1e300  # of any other number
 
 
 class Position(NamedTuple):
@@ -118,7 +118,7 @@ def _used(found: Any, num_jobs: int) -> Used:
         each = value if isinstance(value, list) else [value]
         if len(each) != (num_jobs if isinstance(value, list) else 1):
             _refuse(name)
-        is_sound = _is_number if name == "time" else _is_count
+        is_sound = _is_time if name == "time" else _is_count
         if not all(is_sound(one) for one in each):
             _refuse(name)
         dtype = np.float64 if name == "time" else np.int64
@@ -148,7 +148,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return _is_number(value) and value >= 0 and math.isfinite(value)
+    return _is_number(value) and 0 <= value <= _LARGEST
+
+
+def _is_time(value: Any) -> bool:
+    """Whether it is a number that a float holds, or not known."""
+    return _is_number(value) and not abs(value) > _LARGEST
 
 
 def _is_count(value: Any, most: int = _MOST) -> bool:

@@ -21,14 +21,13 @@ import jax
 import numpy as np
 from absl import logging
 
-from experiments.engine import own_files
+from experiments.engine import own_files, reading
+from experiments.engine.row_kinds import Row
+from experiments.engine.untrusted_files import MissingFileError, shown
 from p2pjax.types import InputError
-
-Row = dict[str, Any]
 
 # What an experiment may put into its folder before the run starts there.
 PREPARED = frozenset(("vocabulary.txt",))
-_MOST_FLAGS = 2**20  # characters of run.flags
 
 
 def default_name(experiment: str) -> str:
@@ -79,14 +78,14 @@ def _check_can_be_made(folder: Path) -> None:
 def unwritable(workdir: str | Path, error: Exception) -> InputError:
     """Says that a run cannot start in the folder."""
     return InputError(
-        f"Need a work folder that can be written, got {_shortened(workdir)} "
+        f"Need a work folder that can be written, got {shown(workdir)} "
         f"({reason(error)}): choose another --workdir."
     )
 
 
 def failed(folder: Path, error: OSError, then: str = "") -> InputError:
     """Says what could not be read or written, and what to do then."""
-    where = _shortened(error.filename if error.filename is not None else folder)
+    where = shown(error.filename if error.filename is not None else folder)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "make room" if is_full else "see that it can be read and written"
     return InputError(
@@ -98,11 +97,6 @@ def failed(folder: Path, error: OSError, then: str = "") -> InputError:
 def reason(error: Exception) -> str:
     """What the system says, without its number and path."""
     return getattr(error, "strerror", None) or str(error)
-
-
-def _shortened(path: object) -> str:
-    text = str(path).replace("\0", "\\0")
-    return text if len(text) <= 500 else f"{text[:200]}...{text[-200:]}"
 
 
 def create(workdir: str | None, experiment: str, flags_text: str) -> Path:
@@ -151,13 +145,16 @@ def check_start(workdir: str | None, resume: bool) -> None:
 
 def _flags_before(workdir: str | None) -> str:
     """Of the run that is to go on."""
-    found = None if workdir is None else _flags_of(Path(workdir))
-    if found is None:
-        raise InputError(
-            f"Need the work folder of a run for --resume, got {workdir}: pass "
-            "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
-        )
-    return found
+    lacks = InputError(
+        f"Need the work folder of a run for --resume, got {workdir}: pass "
+        "--flagfile=WORKDIR/run.flags --workdir=WORKDIR --resume."
+    )
+    if workdir is None:
+        raise lacks
+    try:
+        return reading.flags_text(Path(workdir))
+    except MissingFileError as error:
+        raise lacks from error
 
 
 def reopen(workdir: str | None, flags_text: str) -> Path:
@@ -174,24 +171,10 @@ def reopen(workdir: str | None, flags_text: str) -> Path:
     elif changed:
         raise InputError(
             f"Need the flags of the run in {folder} to resume it, but these differ: "
-            f"{' '.join(changed)}; pass --flagfile={folder}/run.flags and no others."
+            f"{shown(' '.join(changed))}; pass --flagfile={folder}/run.flags and no "
+            "others."
         )
     return folder
-
-
-def _flags_of(folder: Path) -> str | None:
-    """The text of run.flags; None if there is none."""
-    try:
-        found = own_files.open_file(folder / "run.flags", os.O_RDONLY)
-        with os.fdopen(found) as file:
-            return file.read(_MOST_FLAGS)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            "Need the run.flags of a run for --resume, but that of "
-            f"{_shortened(folder)} cannot be read ({reason(error)})."
-        ) from error
 
 
 @contextlib.contextmanager
@@ -224,18 +207,6 @@ def append(folder: Path, name: str, row: Row) -> None:
 def line_of(row: Row) -> str:
     """The line that a row is in a JSON-lines file."""
     return json.dumps(plain(row)) + "\n"
-
-
-def read(folder: Path, name: str = "metrics.jsonl") -> list[Row]:
-    """All rows of a JSON-lines file."""
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
-
-
-def settings(folder: Path) -> dict[str, str]:
-    """Flags of the run, by name; those without a value, `--x` or `--nox`, have ""."""
-    lines = (folder / "run.flags").read_text().splitlines()
-    pairs = (line.removeprefix("--").partition("=") for line in lines)
-    return {name: value for name, _, value in pairs if name}
 
 
 def environment() -> Row:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.engine import reading
 from experiments.engine.own_files import write_whole
-from experiments.engine.run_folder import Row, environment, plain, read
+from experiments.engine.run_folder import Row, environment, plain
 from p2pjax.evaluation import statistics
 
 Runs = dict[int, list[Row]]  # evaluations of a scheme in a setting, by run
@@ -36,7 +37,7 @@ def summarize(
       target: accuracy whose cost is told.
       run_id: of what determines the rows.
     """
-    schemes = by_scheme(read(folder))
+    schemes = by_scheme(reading.rows(folder, whole=True))
     rows = []
     for runs in schemes:
         last = [run[-1] for run in runs.values()]
@@ -62,20 +63,27 @@ def summarize(
 
 def by_scheme(rows: Iterable[Row]) -> list[Runs]:
     """Evaluations of every scheme in every setting, by run."""
-    found: dict[str, Runs] = {}
-    for row in rows:
-        runs = found.setdefault(json.dumps([row["scheme"], row["setting"]]), {})
-        runs.setdefault(row["run"], []).append(row)
-    return list(found.values())
+    found = []
+    for same in reading.by_scheme(rows).values():
+        runs: Runs = {}
+        for row in same:
+            runs.setdefault(row["run"], []).append(row)
+        found.append(runs)
+    return found
 
 
 def gains_over(runs: Runs, alone: Runs) -> list[np.ndarray]:
     """Of each run, how much better each agent `[N]` is in the end than alone."""
     return [
-        np.subtract(run[-1]["agent_accuracy"], alone[number][-1]["agent_accuracy"])
+        np.subtract(_agents(run[-1]), _agents(alone[number][-1]))
         for number, run in runs.items()
         if number in alone
     ]
+
+
+def _agents(row: Row) -> np.ndarray:
+    """Accuracies `[N]`, not a number where none is known."""
+    return np.asarray(row["agent_accuracy"], float)
 
 
 def alone_for(row: Row, schemes: Sequence[Runs]) -> Runs | None:
@@ -95,7 +103,8 @@ def alone_for(row: Row, schemes: Sequence[Runs]) -> Runs | None:
     for runs in schemes:
         last = next(iter(runs.values()))[-1]
         size = len(last.get("agent_accuracy", ()))
-        if last.get("messages") == 0 and size == len(row.get("agent_accuracy", ())):
+        is_alike = 0 < size == len(row.get("agent_accuracy", ()))
+        if last.get("messages") == 0 and is_alike:
             silent.append(runs)
     if not silent or row.get("messages") == 0:
         return None
@@ -105,7 +114,7 @@ def alone_for(row: Row, schemes: Sequence[Runs]) -> Runs | None:
 def _until(runs: Runs, target: float) -> list[Row]:
     """What each run had spent when it first reached the target."""
     first = [
-        next((row for row in run if row["accuracy"] >= target), None)
+        next((row for row in run if (row.get("accuracy") or 0) >= target), None)
         for run in runs.values()
     ]
     some = next(iter(runs.values()))[0]

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 
 from experiments.analysis import figures
-from experiments.engine import run_folder
+from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
@@ -74,7 +74,7 @@ def make_jobs(config: Config) -> list[Job]:
 def print_agents(folder: Path) -> None:
     """Final accuracy of every agent: median over runs."""
     finals: dict[str, dict[int, list[float]]] = {}
-    for row in run_folder.read(folder):  # later rows replace earlier ones
+    for row in reading.rows(folder):  # later rows replace earlier ones
         name = f"{row['scheme']} {row['setting']['strength']:g}"
         finals.setdefault(name, {})[row["run"]] = row["agent_accuracy"]
     for name, runs in finals.items():

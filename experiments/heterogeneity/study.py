@@ -1,6 +1,5 @@
 """What `experiments.heterogeneity` measures: divergences between agents' labels."""
 
-import json
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from scipy.cluster.hierarchy import average, leaves_list
 from scipy.spatial.distance import squareform
 
 from experiments.analysis import figures
+from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import users_of_runs
 from experiments.engine.jobs import Measurement, data_rng
@@ -137,7 +137,7 @@ def report(config: Config, folder: Path) -> None:
     """Heat maps of the first run, and a table for a person."""
     counts = load(config)(config.first_run)
     draw({name: divergences(own) for name, own in counts.items()}, folder)
-    for row in json.loads((folder / "summary.json").read_text())["rows"]:
+    for row in reading.summary_rows(folder, "jsd", ("median", "std")):
         print(f"{row['scheme']:<24} {row['median']:.4f} (std {row['std']:.4f})")
     print(f"Results are in {folder}")
 

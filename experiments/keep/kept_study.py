@@ -6,21 +6,24 @@ for `round` and for every scalar column, and the last evaluation's `agent_accura
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.engine import reading
+from experiments.engine.reading import Summary
+from experiments.engine.row_kinds import WHERE, Row
+from experiments.engine.untrusted_files import refusal, shown
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
-Row = dict[str, Any]
 Flags = dict[str, str]  # by name; "" for those without a value, `x` or `nox`
 
 DIGITS = (5, 4)  # of numbers that are no counts; the second in large studies
 LARGE = 300_000  # bytes of runs.jsonl
-WHERE = ("scheme", "setting", "run")
 OF_RUNS = ("num_runs", "first_run")
 # Lists of what was tried: a study can be run in parts of them.
 LISTS = (
@@ -55,7 +58,7 @@ class FinishedRun(NamedTuple):
     folder: Path
     flags: Flags
     rows: list[Row]  # a row per evaluation
-    summary: Row
+    summary: Summary
 
 
 def keep(name: str, folders: Sequence[Path], results: Path, replace: bool) -> Path:
@@ -71,7 +74,7 @@ def keep(name: str, folders: Sequence[Path], results: Path, replace: bool) -> Pa
       The folder of the study.
     """
     parts = [read_part(folder) for folder in folders]
-    experiment = _only({part.summary["experiment"] for part in parts}, folders)
+    experiment = _only({part.summary.experiment for part in parts}, folders)
     if name.split(".")[0] != experiment or name.count(".") != 1:
         raise InputError(
             f"Need the name of a study of {experiment}, such as {experiment}.level, "
@@ -84,7 +87,7 @@ def keep(name: str, folders: Sequence[Path], results: Path, replace: bool) -> Pa
         )
     flags = merged_flags(parts)
     runs = merged_runs(parts)
-    names = [row["metric"] for part in parts for row in part.summary["rows"]]
+    names = [row["metric"] for part in parts for row in part.summary.rows]
     summary = {
         "experiment": experiment,
         "rows": summary_rows(runs, list(dict.fromkeys(names))),
@@ -109,22 +112,18 @@ def lines_of(runs: Sequence[Sequence[Row]]) -> str:
 
 def read_part(folder: Path) -> FinishedRun:
     """A run folder that is complete."""
-    needed = ("run.flags", "metrics.jsonl", "summary.json")
-    missing = [name for name in needed if not (folder / name).exists()]
-    if missing or (folder / "lock").exists():
-        lacks = f"has no {', '.join(missing)}" if missing else "is still in use"
+    if os.path.lexists(folder / "lock"):
         raise InputError(
-            f"Need the work folder of a finished run, but {folder} {lacks}."
+            f"Need the work folder of a finished run, but {shown(folder)} is still in "
+            "use: wait for its end."
         )
-    rows = (folder / "metrics.jsonl").read_text().splitlines()
-    lines = (folder / "run.flags").read_text().splitlines()
-    pairs = (line.removeprefix("--").partition("=") for line in lines if line.strip())
-    return FinishedRun(
-        folder,
-        {name: value for name, _, value in pairs},
-        [json.loads(row) for row in rows],
-        json.loads((folder / "summary.json").read_text()),
-    )
+    summary = reading.summary(folder)
+    flags, rows = reading.flags(folder), reading.rows(folder)
+    for name in {row["metric"] for row in summary.rows}:
+        if any(isinstance(row.get(name), (str, list, dict)) for row in rows):
+            needed = "metrics that are one number in a row"
+            raise refusal(folder / reading.SUMMARY, needed, f"has {name}")
+    return FinishedRun(folder, flags, rows, summary)
 
 
 def merged_flags(parts: Sequence[FinishedRun]) -> list[str]:
@@ -234,11 +233,13 @@ def plain(value: Any, digits: int) -> Any:
 
 def _environment(parts: Sequence[FinishedRun]) -> Row:
     """What the numbers were made with; a list where parts differ."""
-    every = [part.summary["environment"] for part in parts]
-    found = {
-        name: list(dict.fromkeys(one.get(name) for one in every)) for name in every[0]
-    }
+    every = [part.summary.environment for part in parts]
+    found = {name: _distinct([one.get(name) for one in every]) for name in every[0]}
     return {name: v[0] if len(v) == 1 else v for name, v in found.items()}
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    return [value for i, value in enumerate(values) if value not in values[:i]]
 
 
 def _only(experiments: set[str], folders: Sequence[Path]) -> str:

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.engine import run_folder
-from experiments.engine.run_folder import Row
+from experiments.engine import reading, row_kinds
+from experiments.engine.row_kinds import Row, require
+from experiments.engine.untrusted_files import shown
 from experiments.multi_task.contenders import Contender, of_row
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
@@ -35,9 +36,42 @@ class Score(NamedTuple):
         return float(np.subtract(mine, theirs).mean()), p
 
 
+def read(folder: Path) -> list[Row]:
+    """Rows of a run of the multi-task study; others have no scores."""
+    return reading.rows(folder, check=_check)
+
+
+def _check(row: Row) -> None:
+    for name in _scores_in(row):
+        require(row, name, row_kinds.is_number)
+        for key in ("tasks", "graph"):
+            require(row["setting"], key, row_kinds.is_name)
+
+
+def _scores_in(row: Row) -> list[str]:
+    return [name for name in row if name.startswith(("ua_", "f1_"))]
+
+
+def read_all(folders: Sequence[Path]) -> list[Row]:
+    """Rows of several run folders; one that several have counts once."""
+    rows: dict[tuple[str, int, int], Row] = {}
+    first_in: dict[tuple[str, int, int], Path] = {}
+    for folder in folders:
+        for row in read(folder):
+            where = reading.key_of(row), row["run"], row["round"]
+            if rows.setdefault(where, row) != row:
+                raise InputError(
+                    f"Need the same data, seed and vocabulary, but run {row['run']} of "
+                    f"{row['scheme']} has other values in {shown(folder)} than in "
+                    f"{shown(first_in[where])}: leave one of them out."
+                )
+            first_in.setdefault(where, folder)
+    return list(rows.values())
+
+
 def scores(rows: Sequence[Row]) -> list[Score]:
     """Of all finished runs, task by task."""
-    names = {key for row in rows for key in row if key.startswith(("ua_", "f1_"))}
+    names = {name for row in rows for name in _scores_in(row)}
     last = max(row["round"] for row in rows)
     found: list[Score] = []
     for metric in sorted(names):
@@ -87,13 +121,10 @@ def print_table(folders: Sequence[str]) -> None:
             "Need the work folder of at least one run, got none: "
             "python -m experiments.task_scores WORKDIR [WORKDIR...]"
         )
-    rows = []
-    for folder in map(Path, folders):
-        if not (folder / "metrics.jsonl").exists():
-            raise InputError(f"Need a work folder with metrics.jsonl, got {folder}.")
-        rows += run_folder.read(folder)
+    rows = read_all([Path(folder) for folder in folders])
     if not scores(rows):
         raise InputError(
-            f"Need runs of the multi-task study, got none in {', '.join(folders)}."
+            "Need runs of the multi-task study, got none in "
+            f"{shown(', '.join(folders))}."
         )
     print(table(rows))

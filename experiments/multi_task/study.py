@@ -169,7 +169,7 @@ def report(config: Config, folder: Path) -> None:
     for score in map(data.metric, config.dataset):
         label = "user accuracy" if score.startswith("ua_") else "F1 of entities"
         figures.score_by_round(folder, score, f"{label}, {score[3:]}")
-    print(scores.table(run_folder.read(folder)))
+    print(scores.table(scores.read(folder)))
     print(f"Results are in {folder}")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.engine import run_folder
+from experiments.engine import reading
 from p2pjax.evaluation import statistics
 from p2pjax.graphs import analysis, topology
 
@@ -41,7 +41,7 @@ def print_tops(folder: Path) -> None:
 def _curves(folder: Path, metric: str) -> dict[str, list[list[float]]]:
     """Of every method in every setting: `[S, E]`."""
     curves: dict[str, dict[int, list[float]]] = {}
-    for row in run_folder.read(folder):
+    for row in reading.rows(folder, (metric,)):
         name = " ".join([row["scheme"], *map(str, row["setting"].values())])
         of_run = curves.setdefault(name, {}).setdefault(row["run"], [])
         of_run.append(row[metric])
@@ -54,10 +54,9 @@ def _p_value(one: np.ndarray, other: np.ndarray) -> str:
 
 def print_graphs(folder: Path) -> None:
     """Who could hear whom in every method's first run: connectivity, spectral gap."""
-    if not (folder / "links.jsonl").exists():
-        return  # networks of more agents than links are kept of, or no peers at all
-    rows = run_folder.read(folder, "links.jsonl")
-    first = min(row["run"] for row in rows)
+    rows = reading.links(folder)
+    # None of networks of more agents than links are kept of, or without any peers.
+    first = min((row["run"] for row in rows), default=None)
     for row in rows:
         if row["run"] == first and row["links"]:
             receiver, sender, _ = np.transpose(row["links"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments.engine import own_files
 from experiments.engine.fields import RESULTS, text
+from experiments.engine.untrusted_files import shown
 from experiments.report import comparisons, markup, measures, reading, sections
 from experiments.report.reading import Folder
 from p2pjax.types import InputError
@@ -144,5 +145,5 @@ def main(options: Options, arguments: Sequence[str]) -> Path:
             f"Need a file that can be written, got {output} ({error.strerror}): choose "
             "another --output."
         ) from error
-    print(f"Report is in {output}")
+    print(f"Report is in {shown(output)}")
     return output

@@ -1,13 +1,13 @@
 """What agents gain over learning alone, and how right models are class by class."""
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.engine.run_folder import Row
+from experiments.engine.reading import key_of
+from experiments.engine.row_kinds import Row
 from experiments.engine.summary import Runs, alone_for, by_scheme, gains_over
 from experiments.report import markup
 from experiments.report.measures import setting_text
@@ -21,11 +21,8 @@ def gains(folder: Folder) -> list[Row]:
     schemes = by_scheme(
         row for scheme in folder.cases for row in scheme.last_rows if _has_agents(row)
     )
-    found = {_name(next(iter(runs.values()))[-1]): runs for runs in schemes}
-    return [
-        _gain(found.get(json.dumps([one.scheme, one.setting])), schemes)
-        for one in folder.cases
-    ]
+    found = {key_of(next(iter(runs.values()))[-1]): runs for runs in schemes}
+    return [_gain(found.get(key_of(one.rows[0])), schemes) for one in folder.cases]
 
 
 def _gain(runs: Runs | None, schemes: Sequence[Runs]) -> Row:
@@ -40,10 +37,6 @@ def _gain(runs: Runs | None, schemes: Sequence[Runs]) -> Row:
         "gain over local": float(of_agents.mean()),
         "agents that lose": float(np.mean(of_agents < 0)),
     }
-
-
-def _name(row: Row) -> str:
-    return json.dumps([row["scheme"], row["setting"]])
 
 
 def _has_agents(row: Row) -> bool:

@@ -7,6 +7,7 @@ little darker or paler where the page would swallow them.
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -15,6 +16,8 @@ from experiments.engine.run_folder import Row
 from experiments.report import measures
 
 NOTHING = "\u2013"
+_FORMULA = re.compile(r"[=+\-@\t\r]")  # how cells begin that a spreadsheet would run
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", re.IGNORECASE)
 _TEXT_COLUMNS = ("folder", "scheme", "setting")
 _COUNT_COLUMNS = ("runs", "round", "messages", "cluster", "agents", "messages to best")
 
@@ -212,7 +215,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
     writer.writerow(columns)
     for row in rows:
         writer.writerow(
-            row[name]
+            _as_text(row[name])
             if name in _TEXT_COLUMNS
             else f"{row[name]:.10g}"
             if math.isfinite(row[name])
@@ -220,6 +223,17 @@ def csv_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
             for name in columns
         )
     return file.getvalue()
+
+
+def _as_text(cell: str) -> str:
+    """A cell of one line that no spreadsheet takes for a formula.
+
+    >>> _as_text("=1+1"), _as_text("-1.5"), _as_text("-a")
+    ("'=1+1", '-1.5', "'-a")
+    """
+    is_run = _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    line = cell.replace("\r", " ").replace("\n", " ")
+    return f"'{line}" if is_run else line
 
 
 def markdown_text(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

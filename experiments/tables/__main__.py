@@ -30,7 +30,7 @@ def main(options: Options, arguments: list[str]) -> None:
         raise InputError(f"Need no arguments but --check, got '{arguments[0]}'.")
     pages = render.pages(ROOT)
     for path, text in pages.items():
-        if options.check and path.read_text() != text:
+        if options.check and render.text_of(path) != text:
             raise InputError(
                 f"{path} is not what the results say: run python -m experiments.tables "
                 "and commit what it writes."

@@ -9,6 +9,8 @@ import numpy as np
 
 from experiments.claims import evidence
 from experiments.claims.evidence import Group, Study
+from experiments.engine import reading, untrusted_files
+from experiments.engine.row_kinds import WHERE
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
@@ -36,7 +38,7 @@ def pages(root: Path) -> dict[Path, str]:
 
 def replaced(path: Path, computed: str) -> str:
     """The page with another computed part."""
-    text = path.read_text()
+    text = text_of(path)
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise InputError(f"Need the lines '{BEGIN}' and '{END}' once each in {path}.")
     before, rest = text.split(BEGIN)
@@ -44,18 +46,23 @@ def replaced(path: Path, computed: str) -> str:
     return f"{before}{BEGIN}\n\n{computed}\n{END}{after}"
 
 
+def text_of(path: Path) -> str:
+    """A page of the repository."""
+    return untrusted_files.text_of(path, "a page of text", remedy="write it anew")
+
+
 def section(root: Path, study: Study) -> str:
     """A kept study."""
     experiment, _, name = study.name.partition(".")
     flagfile = Path("experiments", experiment, "flags", f"{name}.flags")
-    flags = (root / "results" / study.name / "run.flags").read_text().splitlines()
-    summary = json.loads((root / "results" / study.name / "summary.json").read_text())
+    kept = root / "results" / study.name
+    flags = reading.flags(kept)
     runs = {run for group in study.groups for run in group}
     lines = [f"### {study.name}", ""]
     if (root / flagfile).exists():
         lines += [_sentence(root / flagfile), ""]
     lines += ["```", f"python -m experiments.{experiment} --flagfile={flagfile}"]
-    lines += ["```", "", f"{len(runs)} runs; {_environment(summary)}."]
+    lines += ["```", "", f"{len(runs)} runs; {_environment(kept)}."]
     metric = "accuracy" if "accuracy" in _first(study.groups[0]) else _scalar(study)
     lines += [
         f"Cells are means over runs of the {metric.replace('_', ' ')}"
@@ -73,14 +80,19 @@ def section(root: Path, study: Study) -> str:
 def _sentence(flagfile: Path) -> str:
     comments = [
         line.removeprefix("#").strip()
-        for line in flagfile.read_text().splitlines()
+        for line in text_of(flagfile).splitlines()
         if line.startswith("#") and "size:" not in line
     ]
     return " ".join(comments)
 
 
-def _environment(summary: dict[str, Any]) -> str:
-    facts = summary["environment"]
+def _environment(kept: Path) -> str:
+    facts = reading.summary(kept).environment
+    needed = ("jax", "python", "devices", "backend", "cpus")
+    missing = [name for name in needed if name not in facts]
+    if missing:
+        path, wrong = kept / reading.SUMMARY, f"has no {missing[0]}"
+        raise untrusted_files.refusal(path, "the environment of runs", wrong)
     return (
         f"jax {facts['jax']}, Python {facts['python']}, {facts['devices']} device(s) "
         f"of {facts['backend']}, {facts['cpus']} cores"
@@ -93,9 +105,8 @@ def _first(group: Group) -> dict[str, Any]:
 
 def _scalar(study: Study) -> str:
     line = _first(study.groups[0])
-    return next(
-        name for name in line if name not in ("scheme", "setting", "run", "round")
-    )
+    names = [n for n in line if n not in (*WHERE, "round", *reading.OF_AGENTS)]
+    return names[0] if names else "round"
 
 
 def varied(study: Study) -> list[str]:
@@ -149,15 +160,18 @@ def _rounds(study: Study) -> list[int]:
 
 
 def _cell(group: Group, metric: str, at: int | None) -> str:
-    """Mean and interval over runs, at a round or in the end."""
-    values = []
+    """Mean and interval over runs, at a round or in the end; "" where one has none."""
+    found = []
     for line in group.values():
-        place = -1 if at is None else line["round"].index(at)
-        values.append(line[metric][place])
-    mean = f"{np.mean(values):.3f}"
+        curve = dict(zip(line["round"], line.get(metric, ()), strict=False))
+        found.append(curve.get(line["round"][-1] if at is None else at))
+    values = np.asarray(found, float)
+    if np.isnan(values).any():
+        return ""
+    mean = f"{values.mean():.3f}"
     if len(values) < 2:
         return mean
-    return f"{mean} ± {statistics.mean_interval(np.asarray(values)):.3f}"
+    return f"{mean} ± {statistics.mean_interval(values):.3f}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,12 +1,12 @@
 """What `experiments.virtual` compares: methods on one of the paper's data sets."""
 
-import json
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from experiments.analysis import figures
+from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
 from experiments.virtual.config import Config
@@ -65,15 +65,13 @@ def print_table(config: Config, folder: Path) -> None:
     """
     is_papers = config.dataset == "public"
     printed = DATASETS[config.study].printed if is_papers else {}
-    rows = json.loads((folder / "summary.json").read_text())["rows"]
     heading = f"{'method':<14} {'accuracy, mean (std)':<22}"
     print(f"{heading} paper" if is_papers else heading.rstrip())
-    for row in rows:
-        if row["metric"] == "accuracy":
-            own = f"{row['mean']:.4f} ({row['std']:.4f})"
-            paper = printed.get(row["scheme"])
-            shown = "" if paper is None else f"{paper[0]:.4f} ({paper[1]:.4f})"
-            print(f"{row['scheme']:<14} {own:<22} {shown}".rstrip())
+    for row in reading.summary_rows(folder, "accuracy", ("mean", "std")):
+        own = f"{row['mean']:.4f} ({row['std']:.4f})"
+        paper = printed.get(row["scheme"])
+        shown = "" if paper is None else f"{paper[0]:.4f} ({paper[1]:.4f})"
+        print(f"{row['scheme']:<14} {own:<22} {shown}".rstrip())
 
 
 EXPERIMENT = Experiment("virtual", Config, make_jobs, report)
