@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from p2pjax.datasets.loaders.files import require_file, unreadable
+from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.types import InputError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -118,11 +118,7 @@ def train(texts: Iterable[str], num_pieces: int) -> Pieces:
 def read(path: str | Path) -> Pieces:
     """Reads a vocabulary file."""
     path = Path(path)
-    content = "a vocabulary, one piece per line"
-    try:
-        text = require_file(path, content).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, content, error) from error
+    text = read_text(path, "a vocabulary, one piece per line")
     return from_vocabulary(text.splitlines(), str(path))
 
 
