@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from absl import flags
 
 import p2pjax
+from experiments.engine import flagfiles
 from experiments.engine.fields import (
     DATA,
     MACHINE,
@@ -31,11 +32,15 @@ from experiments.engine.fields import (
     switch,
     text,
 )
+from p2pjax.datasets.loaders.files import shown
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import fastest_agent_loop
 from p2pjax.types import InputError
 
 # How a run is started, not what it is: these are not in run.flags.
+_LONGEST_REFUSAL = 500  # characters of what absl says about flags
+
+
 OF_A_START = frozenset(
     (
         "cluster",
@@ -279,11 +284,13 @@ def read(kind: type[Options], arguments: Sequence[str]) -> tuple[Options, list[s
     Raises:
       InputError: there is no such flag, or it has a value that cannot be used.
     """
+    flagfiles.check(arguments)
     defined = define(kind)
     try:
         _, *others = defined(["", *arguments])
     except flags.Error as error:
-        raise InputError(str(error)) from error
+        sentence = " ".join(str(error).split())
+        raise InputError(shown(sentence, _LONGEST_REFUSAL)) from error
     values = {field.name: defined[field.name].value for field in _fields(kind)}
     return kind(**values), others
 
@@ -292,7 +299,7 @@ def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:
     """The config that a command line of nothing but flags gives; see `read`."""
     config, others = read(kind, arguments)
     if others:
-        raise InputError(f"Need flags such as --seed=1 only, got '{others[0]}'.")
+        raise InputError(f"Need flags such as --seed=1 only, got '{shown(others[0])}'.")
     return config
 
 

@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.engine.run_folder import Row
+from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.types import InputError
+
+# What a row that is not as it should be raises.
+_BAD = (
+    *(ValueError, TypeError, KeyError, AttributeError),
+    *(OverflowError, RecursionError),
+)
 
 
 class Exchanges(NamedTuple):
@@ -83,8 +90,8 @@ def read_folder(path: Path, name: str) -> Folder:
     )
 
 
-def _text_of(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+def _text_of(path: Path) -> bytearray:
+    return read_unpacked(path, "a file of a run") if path.exists() else bytearray()
 
 
 def _read_lines(
@@ -96,7 +103,7 @@ def _read_lines(
     for number, line in enumerate([*lines, rest] if rest else lines, 1):
         try:
             row = checked(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except _BAD:
             row = None
         if row is not None:
             rows.append(row)
@@ -138,8 +145,8 @@ def _links(row: Row) -> Row | None:
 
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
-        summary = json.loads(path.read_bytes())
-    except ValueError:
+        summary = json.loads(_text_of(path))
+    except (ValueError, RecursionError):
         summary = None
     if not isinstance(summary, dict):
         raise InputError(f"Need a summary that is JSON, but {path} is broken.")
