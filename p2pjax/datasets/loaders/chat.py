@@ -21,7 +21,8 @@ CONTENT = "JSON with a list of [session, user, act, post]"
 SYSTEM = "System"  # the act of what the chat room, not a person, says
 
 
-_MENTION = re.compile(r"\S*User\d+")  # the corpus replaces names: 10-19-20sUser7
+# The corpus replaces names: 10-19-20sUser7. Looked for once in what has no spaces.
+_MENTION = re.compile(r"(?<!\S)\S*User\d+")
 
 
 def load(data_dir: str | Path) -> Documents:

@@ -5,6 +5,7 @@ and "##" begins a piece that continues a word. Any such file can be read; traini
 on texts needs the `tokenizers` library.
 """
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -74,8 +75,8 @@ def from_vocabulary(pieces: Sequence[str], source: str = "The vocabulary") -> Pi
 
     def cut(word: str) -> tuple[int, ...]:
         if word not in known:
-            parts = [_greedy(part, ids, unknown) for part in basic_words(word)]
-            known[word] = sum(parts, ()) or (unknown,)
+            parts = (_greedy(part, ids, unknown) for part in basic_words(word))
+            known[word] = tuple(itertools.chain.from_iterable(parts)) or (unknown,)
         return known[word]
 
     return Pieces(
