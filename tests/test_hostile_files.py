@@ -286,6 +286,20 @@ def test_a_file_that_memory_cannot_hold(tmp_path, monkeypatch):
     assert text_files.read_text(path, "a text") == "a" * 1000
 
 
+@pytest.mark.parametrize("name", ["npz", "npz_members", "femnist_npz", "vsn"])
+def test_arrays_that_memory_cannot_hold(tmp_path, monkeypatch, name):
+    put(tmp_path, parts_of(name))
+    monkeypatch.setattr(packed, "free_memory", lambda: 100)
+    refused(READERS[name].read, tmp_path, ".npz", "of memory, of which 100 are left")
+
+
+def test_hdf5_that_memory_cannot_hold(tmp_path, monkeypatch):
+    data = np.ones((6000, 28, 28), np.float32)
+    path = one_client(tmp_path / "a.h5", data=data)
+    monkeypatch.setattr(packed, "free_memory", lambda: 10**6)
+    refused(femnist.load, path, path, f"takes {data.nbytes} bytes of memory")
+
+
 def test_json_that_memory_cannot_hold(tmp_path, monkeypatch):
     """A list of empty lists takes thirty times its text."""
     path = tmp_path / "a.json"

@@ -21,6 +21,9 @@ Values = TypeVar("Values")
 _GZIP, _SHUFFLE, _CHECKSUM, _LZF = 1, 2, 3, 32000  # filters by their numbers
 
 
+_STEP = 2**24  # bytes after which memory is looked at again, which takes its time
+
+
 _UNPACKED = 1032  # bytes, at most, that a byte packed by gzip stands for
 
 
@@ -63,9 +66,10 @@ class _Limits:
             size: that will be kept.
             passing: that are needed meanwhile.
         """
-        self._total += size
+        before, self._total = self._total, self._total + size
         packed.check_size(self._path, self._total + passing, self._content)
-        packed.check_memory(self._path, size + passing, self._content)
+        if (self._total + passing) // _STEP > before // _STEP:
+            packed.check_memory(self._path, size + passing, self._content)
 
 
 def _read_clients(
