@@ -97,7 +97,11 @@ def test_features(tmp_path):
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (features(a=["0.jpg", "1.jpg"]), {}, r"names or texts such as '0\.jpg'"),
+        (
+            features(a=["0.jpg", "1.jpg"]),
+            {},
+            r"names, texts or others such as '0\.jpg'",
+        ),
         (features(a=[[1, 2]], b=[[1]]), {"pixels": False}, r"one shape .* \[1\] and"),
         (features(a=[1, 2]), {"pixels": False}, r"lists of numbers, found int64 \[2\]"),
         (leaf(a=[5]), {"num_classes": 5}, r"0\.\.4, found 5"),

@@ -453,8 +453,9 @@ def test_every_algorithm_on_several_devices(
     """All forms of the agent loop give the numbers of one device, in place."""
     path = tmp_path / "several.npz"
     found = every_result(path, num_devices, num_processes, agent_loop)
-    # Agents side by side sum their products in another order.
-    atol = 1e-6 if agent_loop == IN_PLACE else 5e-6
+    # Agents side by side sum their products in another order, and Adam enlarges what
+    # that changes in small gradients; in 64 bits it is 2e-15.
+    atol = 1e-6 if agent_loop == IN_PLACE else 5e-5
     assert_same_results(found, on_one_device, atol)
 
 

@@ -339,7 +339,7 @@ def test_bad_edge_lists_are_refused(tmp_path, text, options, message):
 
 
 def test_missing_edge_list_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is not a file"):
+    with pytest.raises(InputError, match="cannot be read .No such file"):
         edge_lists.from_edge_list(tmp_path / "none.txt")
 
 

@@ -32,11 +32,15 @@ from experiments.engine.fields import (
     switch,
     text,
 )
+from p2pjax.datasets.loaders.files import shown
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import fastest_agent_loop
 from p2pjax.types import InputError
 
 # How a run is started, not what it is: these are not in run.flags.
+_LONGEST_REFUSAL = 500  # characters of what absl says about flags
+
+
 OF_A_START = frozenset(
     (
         "cluster",
@@ -290,7 +294,8 @@ def read(kind: type[Options], arguments: Sequence[str]) -> tuple[Options, list[s
     try:
         _, *others = defined(["", *flagfiles.expanded(arguments)])
     except (flags.Error, ValueError) as error:  # a ValueError of no text, no path
-        raise InputError(str(error)) from error
+        sentence = " ".join(str(error).split())
+        raise InputError(shown(sentence, _LONGEST_REFUSAL)) from error
     values = {field.name: defined[field.name].value for field in _fields(kind)}
     return kind(**values), others
 
@@ -299,7 +304,7 @@ def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:
     """The config that a command line of nothing but flags gives; see `read`."""
     config, others = read(kind, arguments)
     if others:
-        raise InputError(f"Need flags such as --seed=1 only, got '{others[0]}'.")
+        raise InputError(f"Need flags such as --seed=1 only, got '{shown(others[0])}'.")
     return config
 
 

@@ -5,13 +5,15 @@ line its flagfile.
 """
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from p2pjax import ordinary_files
+from p2pjax.datasets.loaders.files import shown
 from p2pjax.types import InputError
 
-_MOST = 2**20  # bytes
+_MOST_BYTES = 2**20
+_LONGEST_NAME = 100  # characters; absl would look for similar ones, without end
 _NAMES = ("--flagfile", "-flagfile")
 
 
@@ -31,13 +33,16 @@ def _expand(arguments: Sequence[str], within: tuple[Path, ...]) -> Iterator[str]
     rest = iter(arguments)
     for argument in rest:
         name, equals, value = argument.partition("=")
+        if name.startswith("-") and len(name) > _LONGEST_NAME:
+            raise InputError(f"Need the name of a flag, got '{shown(name)}'.")
         if argument == "--":
             yield argument
             yield from rest
         elif name not in _NAMES:
             yield argument
         else:
-            path = Path(value if equals else next(rest, "")).expanduser()
+            value = value if equals else next(rest, "")
+            path = Path(value.strip()).expanduser()
             yield from _expand(_lines(path, within), (*within, _place(path)))
 
 
@@ -57,20 +62,18 @@ def _place(path: Path) -> Path:
 
 def _text(path: Path) -> str:
     try:
-        # Without waiting for whoever writes into a pipe.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InputError(f"Need a file for --flagfile, but {path} is none.")
-            found = file.read(_MOST + 1)
-    except (OSError, ValueError) as error:  # a ValueError of what is no path at all
-        why = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"Need a flagfile that can be read, got '{path}' ({why})."
-        ) from error
-    try:
+        with os.fdopen(ordinary_files.open_file(path), "rb") as file:
+            found = file.read(_MOST_BYTES + 1)
         text = found.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if len(found) > _MOST or "\0" in text:
-        raise InputError(f"Need a flagfile with a flag per line, but {path} is none.")
+    except (OSError, ValueError) as error:  # a ValueError of no text, or no path
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(
+            f"Need a flagfile that can be read, got {path} ({reason}): name a text "
+            "file with a flag on each line."
+        ) from error
+    if len(found) > _MOST_BYTES:
+        raise InputError(
+            f"Need a flagfile of at most {_MOST_BYTES} bytes, got {path}, which has "
+            "more: name a text file with a flag on each line."
+        )
     return text

@@ -9,9 +9,10 @@ import errno
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from p2pjax import ordinary_files
 
 # Of file systems that know no second name of a file, such as mounted clouds.
 _WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -25,17 +26,12 @@ def open_file(path: Path, flags: int) -> int:
       path: of the file; links among its folders are followed.
       flags: of `os.open`.
     """
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        found = os.open(path, flags, 0o666)
+        return ordinary_files.open_file(path, flags | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise OSError(errno.ELOOP, "Is a link", str(path)) from error
         raise
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError(errno.EINVAL, "Not an ordinary file", str(path))
-    return found
 
 
 def append(path: Path, text: str) -> None:

@@ -1,12 +1,21 @@
 """Graphs from lists of edges, in memory or in a text file."""
 
+import os
+from array import array
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
 from p2pjax.graphs.topology import Topology, from_edges
+from p2pjax.ordinary_files import open_file
 from p2pjax.types import InputError
+
+_LONGEST_LINE = 10_000  # characters
+
+
+_MOST_DIGITS = 9  # of the number of an agent
 
 
 def from_edge_list(
@@ -31,14 +40,15 @@ def from_edge_list(
     [1, 2, 1]
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"Need a file of edges, but {path} is not a file.")
-    found = []
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        words = line.split("#")[0].split()
-        if words:
-            found.append(_read_edge(words, f"{path} line {number}", num_agents))
-    ends = np.array(found, np.int64).reshape(-1, 2)
+    try:
+        with os.fdopen(open_file(path), errors="replace") as file:
+            ends = _read_edges(file, path, num_agents)
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or "it takes too much memory"
+        raise InputError(
+            f"Need a file of edges, but {path} cannot be read ({reason}): name an "
+            "ordinary file with a line for each edge."
+        ) from error
     if num_agents is None:
         num_agents = agents_of_edges([ends], str(path))
     return from_pairs(ends, num_agents, directed)
@@ -68,10 +78,30 @@ def agents_of_edges(lists: Iterable[np.ndarray], name: str) -> int:
     return len(present)
 
 
+def _read_edges(file: TextIO, path: Path, num_agents: int | None) -> np.ndarray:
+    """The edges `[E, 2]`, line by line."""
+    found = array("q")
+    lines = iter(lambda: file.readline(_LONGEST_LINE), "")
+    for number, line in enumerate(lines, 1):
+        where = f"{path} line {number}"
+        if len(line) == _LONGEST_LINE:
+            raise InputError(
+                f"Need lines of less than {_LONGEST_LINE} characters, got more in "
+                f"{where}: put each edge on a line of its own."
+            )
+        words = line.split("#")[0].split()
+        if words:
+            found.extend(_read_edge(words, where, num_agents))
+    return np.array(found, np.int64).reshape(-1, 2)
+
+
 def _read_edge(words: list[str], where: str, num_agents: int | None) -> tuple[int, int]:
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
+    if len(words) != 2 or not all(
+        word.isdecimal() and len(word) <= _MOST_DIGITS for word in words
+    ):
         raise InputError(
-            f'Need two whole numbers for an edge, got "{" ".join(words)}" in {where}.'
+            "Need two whole numbers for an edge, got "
+            f'"{ascii(" ".join(words)[:40])[1:-1]}" in {where}.'
         )
     sender, receiver = map(int, words)
     if num_agents is not None and max(sender, receiver) >= num_agents:

@@ -109,7 +109,7 @@ def ink_from_paper(values: np.ndarray, source: str, name: str) -> np.ndarray:
 
 
 def check_lengths(source: str, **arrays: np.ndarray) -> None:
-    """Checks that all arrays have one entry per example, and some example."""
+    """Checks that all arrays have one entry per example, and that none is empty."""
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -117,10 +117,11 @@ def check_lengths(source: str, **arrays: np.ndarray) -> None:
             f"{source}: {', '.join(arrays)} must have the same length, found {found}: "
             "give one entry per example in each"
         )
-    if not any(lengths.values()):
+    empty = [name for name, array in arrays.items() if not array.size]
+    if empty:
         raise InputError(
-            f"{source}: at least one example is needed, found none in "
-            f"{', '.join(arrays)}: get the file again or choose other data"
+            f"{source}: at least one example is needed, and one number in each, found "
+            f"none in {', '.join(empty)}: get the file again or choose other data"
         )
 
 

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from p2pjax.datasets.loaders.files import not_found
-from p2pjax.datasets.loaders.shakespeare import read_json
+from p2pjax.datasets.loaders.files import not_found, shown
 from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.loaders.text_files import read_json
 from p2pjax.types import InputError
 
 FILES = ("nps_chat.json.gz", "nps_chat.json")
@@ -21,7 +21,8 @@ CONTENT = "JSON with a list of [session, user, act, post]"
 SYSTEM = "System"  # the act of what the chat room, not a person, says
 
 
-_MENTION = re.compile(r"\S*User\d+")  # the corpus replaces names: 10-19-20sUser7
+# The corpus replaces names: 10-19-20sUser7. Looked for once in what has no spaces.
+_MENTION = re.compile(r"(?<!\S)\S*User\d+")
 
 
 def load(data_dir: str | Path) -> Documents:
@@ -71,5 +72,5 @@ def _check_row(row: Any, source: str) -> None:
     if not strings or len(row) != 4:
         raise InputError(
             f"{source}: must be four strings, session, user, act and post, found "
-            f"{str(row)[:40]}: write it as data/README.md says"
+            f"{shown(row)}: write it as data/README.md says"
         )

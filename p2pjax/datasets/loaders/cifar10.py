@@ -3,16 +3,16 @@
 Krizhevsky (2009), "Learning multiple layers of features from tiny images".
 """
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from p2pjax.datasets.loaders import images_tfds
-from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
+from p2pjax.datasets.loaders.files import not_found, reading, require_file
 from p2pjax.datasets.loaders.npz import read_arrays
+from p2pjax.datasets.loaders.packed import read_unpacked
+from p2pjax.datasets.loaders.pickled_arrays import read_pickle
 from p2pjax.datasets.loaders.splits import Split, check_split, join_splits
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
@@ -42,15 +42,6 @@ _SHAPE = (32, 32, 3)
 
 
 _CONTENT = "a batch of CIFAR-10's python version, with data and labels"
-
-
-# All that the published files need to be unpickled.
-_PERMITTED = {
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-}
 
 
 def load(data_dir: str | Path) -> Examples:
@@ -116,35 +107,24 @@ def _read_batches(folder: Path, names: Sequence[str]) -> Split:
 
 
 def _read_batch(path: Path) -> Split:
-    require_file(path, _CONTENT)
-    try:
-        with path.open("rb") as file:
-            batch = _Numbers(file, encoding="bytes").load()
-    except InputError:
-        raise
-    except Exception as error:  # a damaged pickle can raise anything
-        raise unreadable(path, _CONTENT, error) from error
+    raw = read_unpacked(require_file(path, _CONTENT), _CONTENT)
+    with reading(path, _CONTENT, ValueError):
+        batch = read_pickle(raw)
     if not isinstance(batch, dict) or not {b"data", b"labels"} <= set(batch):
         raise InputError(
             f"{path} must be {_CONTENT} but holds something else: unpack "
             "cifar-10-python.tar.gz again"
         )
-    pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
+    pixels, labels = batch[b"data"], batch[b"labels"]
+    if isinstance(labels, list) and set(map(type, labels)) <= {int}:
+        labels = np.asarray(labels)
+    if not isinstance(pixels, np.ndarray) or not isinstance(labels, np.ndarray):
+        raise InputError(
+            f"{path} must be {_CONTENT} but has {type(pixels).__name__} and "
+            f"{type(labels).__name__} as these: unpack cifar-10-python.tar.gz again"
+        )
     if pixels.ndim == 2 and pixels.shape[1] == np.prod(_SHAPE):
         # Rows of all red, all green and all blue pixels.
         pixels = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     names = ("data", "labels")
     return check_split(pixels, labels, str(path), names, NUM_CLASSES, _SHAPE)
-
-
-class _Numbers(pickle.Unpickler):
-    """Unpickles arrays and plain values; refuses everything that could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy.core", "numpy._core")  # its name before 2.0
-        if (module, name) not in _PERMITTED:
-            raise InputError(
-                f"CIFAR-10's batches must hold arrays of numbers only, found "
-                f"{module}.{name}, which is never loaded: get them again"
-            )
-        return super().find_class(module, name)

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from p2pjax.datasets.loaders.example_proto import Feature, parse_example
-from p2pjax.datasets.loaders.files import read_start, require_file, unreadable
+from p2pjax.datasets.loaders.files import (
+    listed,
+    read_start,
+    reading,
+    require_file,
+    shown,
+)
 from p2pjax.datasets.loaders.packed import LZMA_STARTS, unpacked_file
 from p2pjax.types import InputError
 
@@ -37,6 +43,9 @@ SPLITS = (
 
 
 MAX_ROW = 2**24  # bytes; an image of 84 x 84 x 3 pixels has 40 kB
+
+
+_BAD = (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)
 
 
 _STEPS = 10**6  # of sqlite's machine between two looks at how far it is
@@ -116,7 +125,7 @@ class Database:
                 (split, json.dumps(list(clients))),
             )
         for number, (client, raw) in enumerate(found):
-            source = f"{self.path}, {split} example {number}"
+            source = f"{self.path}, {shown(split)} example {number}"
             if not isinstance(raw, bytes):
                 raise InputError(
                     f"{source}: serialized_example_proto must be bytes, found "
@@ -154,7 +163,7 @@ class Database:
         return [str(name) for (name,) in self._connection.execute(query)]
 
     def _found(self) -> str:
-        return ", ".join(self._some_splits()) or "no examples"
+        return listed(self._some_splits()) or "no examples"
 
 
 @contextlib.contextmanager
@@ -173,12 +182,12 @@ def open_database(path: Path) -> Iterator[Database]:
             )
         size = plain.stat().st_size
         _check_complete(plain, size, path)
-        try:
-            with contextlib.closing(_connect(plain, size)) as connection:
-                _check_table(connection, path)
-                yield Database(path, connection, size)
-        except (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError) as error:
-            raise unreadable(path, CONTENT, error) from error
+        with (
+            reading(path, CONTENT, *_BAD),
+            contextlib.closing(_connect(plain, size)) as connection,
+        ):
+            _check_table(connection, path)
+            yield Database(path, connection, size)
 
 
 def find_database(path: Path, stem: str) -> Path | None:
@@ -233,7 +242,7 @@ def _check_table(connection: sqlite3.Connection, path: Path) -> None:
     found = connection.execute(query).fetchone()
     if found is None or found[0] != "table" or "virtual" in str(found[1]).lower():
         tables = connection.execute("SELECT name FROM sqlite_master LIMIT 9")
-        names = ", ".join(str(name) for (name,) in tables) or "nothing"
+        names = listed(str(name) for (name,) in tables) or "nothing"
         raise InputError(
             f"{path} must be {CONTENT} but holds {names}: name a file that TensorFlow "
             "Federated offers"
@@ -242,5 +251,5 @@ def _check_table(connection: sqlite3.Connection, path: Path) -> None:
     if not set(COLUMNS) <= set(columns):
         raise InputError(
             f"{path}: the table examples must have {', '.join(COLUMNS)}, found "
-            f"{', '.join(map(str, columns[:9]))}: get the file again"
+            f"{listed(map(str, columns))}: get the file again"
         )

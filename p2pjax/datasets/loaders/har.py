@@ -16,13 +16,9 @@ from p2pjax.datasets.loaders.arrays import (
     check_lengths,
     number_names,
 )
-from p2pjax.datasets.loaders.files import (
-    find_archive,
-    not_found,
-    require_file,
-    unreadable,
-)
+from p2pjax.datasets.loaders.files import find_archive, not_found, reading
 from p2pjax.datasets.loaders.npz import read_arrays
+from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
@@ -93,20 +89,18 @@ def load(data_dir: str | Path) -> Examples:
 
 def _read_part(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     arrays = {
-        "x": _read_text(folder / f"X_{part}.txt", np.float32),
-        "y": _read_text(folder / f"y_{part}.txt", np.int64).reshape(-1) - 1,
-        "user": _read_text(folder / f"subject_{part}.txt", np.int64).reshape(-1),
+        "x": _read_table(folder / f"X_{part}.txt", np.float32),
+        "y": _read_table(folder / f"y_{part}.txt", np.int64).reshape(-1) - 1,
+        "user": _read_table(folder / f"subject_{part}.txt", np.int64).reshape(-1),
     }
     return _checked(arrays, str(folder))
 
 
-def _read_text(path: Path, dtype: type) -> np.ndarray:
+def _read_table(path: Path, dtype: type) -> np.ndarray:
     content = "a table of numbers"
-    require_file(path, content)
-    try:
-        return np.loadtxt(path, dtype=dtype, ndmin=2)
-    except (OSError, ValueError) as error:
-        raise unreadable(path, content, error) from error
+    lines = read_text(path, content).splitlines()
+    with reading(path, content, ValueError):
+        return np.loadtxt(lines, dtype=dtype, ndmin=2)
 
 
 def _checked(

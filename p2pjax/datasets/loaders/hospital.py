@@ -18,14 +18,16 @@ With 48 hidden cells and one output such a network has 1873 parameters, as in th
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from p2pjax.datasets import partition
-from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
-from p2pjax.datasets.loaders.packed import read_unpacked
+from p2pjax.datasets.loaders.arrays import finite_floats
+from p2pjax.datasets.loaders.files import not_found, reading, shown
+from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData, InputError
 
@@ -128,7 +130,20 @@ def load(data_dir: str | Path) -> Examples:
         InputError: nothing found, or the file cannot be used.
     """
     path = _find_file(Path(data_dir))
-    rows = csv.reader(io.StringIO(_read_text(path)))
+    text = read_text(path, CONTENT, "utf-8-sig")
+    with reading(path, CONTENT, csv.Error):
+        x, y = _read_rows(csv.reader(io.StringIO(text)), path)
+    return Examples(
+        finite_floats(np.asarray(x), str(path)),
+        np.asarray(y, np.int32),
+        np.zeros(len(y), np.int32),
+        num_classes=2,
+    )
+
+
+def _read_rows(
+    rows: Iterator[list[str]], path: Path
+) -> tuple[list[list[float]], list[int]]:
     # Names have hard spaces, and some end with a space.
     names = [" ".join(name.split()) for name in next(rows, [])]
     missing = {AGE, RESULT, *BLOOD, *PATHOGENS, *RAPID} - set(names)
@@ -151,12 +166,7 @@ def load(data_dir: str | Path) -> Examples:
         y.append(int(_found(row, RESULT, source)))
     if not y:
         raise InputError(f"{path}: at least one patient is needed, found none")
-    return Examples(
-        np.asarray(x, np.float32),
-        np.asarray(y, np.int32),
-        np.zeros(len(y), np.int32),
-        num_classes=2,
-    )
+    return x, y
 
 
 def synthetic(size: int = 2000, seed: int = 0) -> Examples:
@@ -261,8 +271,8 @@ def _number(row: dict[str, str], name: str, source: str) -> float:
         value = np.nan
     if not np.isfinite(value):
         raise InputError(
-            f"{source}: '{name}' must be a number, found '{row[name]}': get the file "
-            "again"
+            f"{source}: '{name}' must be a number, found '{shown(row[name])}': get "
+            "the file again"
         )
     return value
 
@@ -271,17 +281,9 @@ def _found(row: dict[str, str], name: str, source: str) -> float:
     if row[name] not in FOUND:
         raise InputError(
             f"{source}: '{name}' must be one of {', '.join(FOUND)}, found "
-            f"'{row[name]}': get the file again"
+            f"'{shown(row[name])}': get the file again"
         )
     return FOUND[row[name]]
-
-
-def _read_text(path: Path) -> str:
-    raw = read_unpacked(require_file(path, CONTENT), CONTENT)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise unreadable(path, CONTENT, error) from error
 
 
 def _find_file(data_dir: Path) -> Path:

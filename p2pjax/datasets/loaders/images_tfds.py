@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from p2pjax.datasets.loaders.packed import check_folder
 from p2pjax.datasets.loaders.splits import Split, check_split, join_splits
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
@@ -46,6 +47,8 @@ def load_tfds(
             f"({error}): pip install 'p2pjax[tfds]'"
         ) from error
     source = f"TensorFlow Datasets {name!r}"
+    if data_dir is not None:
+        check_folder(Path(data_dir) / name.partition(":")[0], source)
     builder = _find_builder(tfds, name, data_dir, source)
     if not builder.is_prepared():
         if not download:

@@ -3,7 +3,6 @@
 Caldas et al. (2018), "LEAF: a benchmark for federated settings", arXiv:1812.01097.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ from p2pjax.datasets.loaders.arrays import (
     finite_floats,
     ink_from_paper,
 )
-from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
+from p2pjax.datasets.loaders.files import listed, not_found, shown
+from p2pjax.datasets.loaders.text_files import read_json
 from p2pjax.datasets.loaders.users import Part, merge_users
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
@@ -123,12 +123,12 @@ def read_users(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray, str]]:
             "num_samples: run LEAF's preprocess.sh again"
         )
     for user, count in zip(users, num_samples, strict=True):
-        source = f"{path}, user {user}"
+        source = f"{path}, user {shown(user)}"
         x, y = _read_user(user_data.get(user), source)
         if count != len(y):
             raise InputError(
                 f"{source}: num_samples must equal the number of labels, found "
-                f"num_samples {count} and {len(y)} labels: "
+                f"num_samples {shown(count)} and {len(y)} labels: "
                 "run LEAF's preprocess.sh again"
             )
         if len(x) or len(y):
@@ -158,11 +158,6 @@ def _as_part(
     pixels: bool,
     num_classes: int | None,
 ) -> Part:
-    if x.dtype.kind == "U" and x.ndim == 1:
-        raise InputError(
-            f"{source}: x must be numbers, found names or texts such as {x[0][:40]!r}, "
-            "which are not read: choose a data set of LEAF with images in its JSON"
-        )
     inputs = ink_from_paper(x, source, "x") if pixels else _as_features(x, source)
     labels = as_labels(y, num_classes or INT32_LIMIT - 1, source)
     check_lengths(source, x=inputs, y=labels)
@@ -187,14 +182,10 @@ def _json_files(folder: Path, pattern: str) -> list[Path]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    require_file(path, CONTENT)
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise unreadable(path, CONTENT, error) from error
+    content = read_json(path, CONTENT)
     keys = list(content) if isinstance(content, dict) else []
     if not set(KEYS) <= set(keys):
-        found = f"the keys {', '.join(keys[:8])}" if keys else type(content).__name__
+        found = f"the keys {listed(keys)}" if keys else type(content).__name__
         raise InputError(
             f"{path} must be {CONTENT} but holds {found}: name a folder of LEAF files"
         )
@@ -213,21 +204,45 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_user(record: Any, source: str) -> tuple[np.ndarray, np.ndarray]:
     """The raw x [n, ...] and y [n] of one user."""
     if not isinstance(record, dict) or not {"x", "y"} <= set(record):
-        found = ", ".join(record) if isinstance(record, dict) else "nothing"
+        found = listed(record) if isinstance(record, dict) else "nothing"
         raise InputError(
             f"{source}: user_data must have x and y, found {found or 'neither'}: "
             "run LEAF's preprocess.sh again"
         )
-    try:
-        x, y = np.asarray(record["x"]), np.asarray(record["y"])
-    except (ValueError, OverflowError) as error:
+    x, y = record["x"], record["y"]
+    if not isinstance(x, list) or not isinstance(y, list):
         raise InputError(
-            f"{source}: x must be lists of 784 numbers and y a list of labels, found "
-            "lists of unequal length: run LEAF's preprocess.sh again"
-        ) from error
-    if x.ndim == 0 or y.ndim == 0:
-        raise InputError(
-            f"{source}: x and y must be lists, found {type(record['x']).__name__} and "
-            f"{type(record['y']).__name__}: run LEAF's preprocess.sh again"
+            f"{source}: x and y must be lists, found {type(x).__name__} and "
+            f"{type(y).__name__}: run LEAF's preprocess.sh again"
         )
-    return x, y
+    return _as_array(x, "x", source), _as_array(y, "y", source)
+
+
+def _as_array(values: list, name: str, source: str) -> np.ndarray:
+    """Numbers in lists; a single text would make texts of its length of all others."""
+    try:
+        other = next(_no_numbers(values), None)
+        array = np.asarray(None if other else values)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{source}: x must be lists of numbers, 784 of an image, and y a list of "
+            "labels, found lists of unequal length or numbers that are too large: "
+            "run LEAF's preprocess.sh again"
+        ) from error
+    if other or array.dtype == object:
+        found = other or "whole numbers of more than 64 bits"
+        raise InputError(
+            f"{source}: {name} must be numbers, found {found}: choose a data set of "
+            "LEAF with images or features in its JSON"
+        )
+    return array
+
+
+def _no_numbers(values: list) -> Iterator[str]:
+    """What else there is in lists of lists."""
+    kinds = set(map(type, values)) - {int, float}
+    for value in values if kinds else ():
+        if isinstance(value, list):
+            yield from _no_numbers(value)
+        elif type(value) not in (int, float):
+            yield f"names, texts or others such as '{shown(value)}'"

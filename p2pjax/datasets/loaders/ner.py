@@ -16,9 +16,9 @@ import numpy as np
 
 from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
-from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
-from p2pjax.datasets.loaders.packed import read_unpacked
+from p2pjax.datasets.loaders.files import not_found, shown
 from p2pjax.datasets.loaders.pieces import Pieces
+from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.datasets.stacking import stack_agents
 from p2pjax.types import FederatedData, InputError, Split
 
@@ -90,24 +90,21 @@ def read(path: Path, tag_of: Callable[[str], str] | None = None) -> list[Sentenc
         path: of the file, packed by gzip or not.
         tag_of: makes O, B-type or I-type of the last column.
     """
-    raw = read_unpacked(require_file(path, CONTENT), CONTENT)
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise unreadable(path, CONTENT, error) from error
+    text = read_text(path, CONTENT)
     tag_of = tag_of or _as_it_is
     sentences = [Sentence([], [])]
     for number, line in enumerate(text.split("\n"), 1):
         columns = line.split()
         if not columns:
-            sentences.append(Sentence([], []))
+            if sentences[-1].words:
+                sentences.append(Sentence([], []))
         elif columns[0] != "-DOCSTART-":
             tag = tag_of(columns[-1])
             is_tag = tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)
             if len(columns) < 2 or not is_tag:
                 raise InputError(
                     f"{path} line {number}: must be a word and its tag, O, B-type or "
-                    f'I-type, found "{line.strip()[:40]}": see data/README.md'
+                    f'I-type, found "{shown(line.strip())}": see data/README.md'
                 )
             sentences[-1].words.append(columns[0])
             sentences[-1].tags.append(tag)

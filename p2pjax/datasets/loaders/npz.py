@@ -1,7 +1,6 @@
 """Your own data in one npz archive, and the safe way to open an npz archive."""
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,23 +15,20 @@ from p2pjax.datasets.loaders.arrays import (
     finite_floats,
     number_names,
 )
-from p2pjax.datasets.loaders.files import read_start, require_file, unreadable
+from p2pjax.datasets.loaders.files import (
+    listed,
+    open_file,
+    read_start,
+    reading,
+    require_file,
+)
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
 ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")  # with and without members
 
 
-# What zipfile and numpy raise for a damaged archive, beside ValueError.
-BAD_ARCHIVE = (
-    OSError,
-    EOFError,
-    KeyError,
-    MemoryError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_PLAIN, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED  # numpy writes no others
 
 
 def load(path: str | Path, *, needs_user: bool = True) -> Examples:
@@ -107,42 +103,60 @@ def read_arrays(
             f"{path} must be {content} but is of another format or cut off: "
             "write it with numpy.savez"
         )
-    try:
-        # Opened here, because numpy leaves its own handle open when the zip is bad.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [name for name in required if name not in archive.files]
-            if missing:
-                raise InputError(
-                    f"{path} must be {content} but has only "
-                    f"{', '.join(archive.files) or 'nothing'}: "
-                    f"add {', '.join(missing)} with numpy.savez"
-                )
-            there = [name for name in optional if name in archive.files]
-            wanted = list(dict.fromkeys((*required, *there)))
-            sizes = {
-                info.filename.removesuffix(".npy"): info.file_size
-                for info in archive.zip.infolist()
-            }
-            packed.check_size(path, sum(sizes[name] for name in wanted), content)
-            arrays = {name: archive[name] for name in wanted}
-    except InputError:
-        raise
-    except ValueError as error:
-        if "allow_pickle" in str(error):
+    with (
+        reading(path, content, Exception),  # a damaged archive can raise anything
+        open_file(path, content) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        members = {i.filename.removesuffix(".npy"): i for i in archive.infolist()}
+        missing = [name for name in required if name not in members]
+        if missing:
             raise InputError(
-                f"{path} must be {content} but holds pickled objects, which are never "
-                "loaded: save it as plain arrays of numbers or strings"
+                f"{path} must be {content} but has only "
+                f"{listed(members) or 'nothing'}: "
+                f"add {', '.join(missing)} with numpy.savez"
+            )
+        wanted = {
+            name: members[name] for name in (*required, *optional) if name in members
+        }
+        size = sum(member.file_size for member in wanted.values())
+        packed.check_size(path, size, content)
+        packed.check_memory(path, size, content)
+        return {
+            name: _read_array(archive, member, f"{path} must be {content} but {name}")
+            for name, member in wanted.items()
+        }
+
+
+def _read_array(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: str
+) -> np.ndarray:
+    start = np.lib.format.MAGIC_PREFIX
+    with archive.open(member) as file:
+        is_array = member.compress_type in (_PLAIN, _DEFLATED)
+        if not is_array or file.read(len(start)) != start:
+            raise InputError(f"{source} is no array: write it with numpy.savez")
+        file.seek(0)
+        try:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+        except ValueError as error:
+            if "allow_pickle" not in str(error):
+                raise
+            raise InputError(
+                f"{source} holds pickled objects, which are never loaded: save it as "
+                "plain arrays of numbers or strings"
             ) from error
-        raise unreadable(path, content, error) from error
-    except BAD_ARCHIVE as error:
-        raise unreadable(path, content, error) from error
-    not_arrays = [name for name in wanted if not isinstance(arrays[name], np.ndarray)]
-    if not_arrays:
+        if file.read(1):
+            raise InputError(
+                f"{source} has more bytes than its shape {list(array.shape)} says: "
+                "write it with numpy.savez"
+            )
+    if array.dtype.kind == "V" or (array.size and not array.dtype.itemsize):
         raise InputError(
-            f"{path} must be {content} but {', '.join(not_arrays)} is no array: "
-            "write it with numpy.savez"
+            f"{source} is of a dtype that is neither numbers nor strings: save it as "
+            "plain arrays"
         )
-    return arrays
+    return array
 
 
 def _as_inputs(x: np.ndarray, source: str) -> np.ndarray:

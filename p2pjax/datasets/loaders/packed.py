@@ -1,8 +1,9 @@
-"""Files packed by gzip or lzma, never unpacked further than an honest one would be.
+"""Files, packed by gzip or lzma or not, never read further than an honest one goes.
 
-A few kilobytes can unpack to gigabytes. What unpacks to no more than `ALWAYS_ALLOWED`
-is read; beyond that a file may have `MAX_RATIO` times its own size, several times what
-the public data sets of this room have.
+A few kilobytes can unpack to gigabytes, and so can a file of holes, or one that says
+how large its arrays are. What has no more than `ALWAYS_ALLOWED` bytes is read; beyond
+that a file may have `MAX_RATIO` times what is stored of it, several times what the
+public data sets of this room have. Nothing is read that memory cannot hold.
 """
 
 import contextlib
@@ -14,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from p2pjax.datasets.loaders.files import read_start, unreadable
+from p2pjax.datasets.loaders.files import open_file, read_start, reading
+from p2pjax.host_memory import free_memory
 from p2pjax.types import InputError
 
 ALWAYS_ALLOWED = 2**30  # bytes
@@ -35,16 +37,25 @@ _CHUNK = 2**20  # bytes
 _LZMA_MEMORY = 2**28  # bytes; xz -9 needs 65 MiB to unpack
 
 
-_BAD = (OSError, EOFError, zlib.error, lzma.LZMAError, MemoryError)
+_BAD = (zlib.error, lzma.LZMAError)
+
+
+_BLOCK = 512  # bytes, in which systems say how much of a file is stored
 
 
 def max_size(path: Path) -> int:
-    """How many bytes a packed file may unpack to."""
-    return max(ALWAYS_ALLOWED, MAX_RATIO * path.stat().st_size)
+    """How many bytes a file may unpack to."""
+    return max(ALWAYS_ALLOWED, MAX_RATIO * stored_size(path))
+
+
+def stored_size(path: Path) -> int:
+    """Bytes of a file without its holes, where the system tells."""
+    found = path.stat()
+    return min(found.st_size, _BLOCK * getattr(found, "st_blocks", 0) or found.st_size)
 
 
 def check_size(path: Path, size: int, content: str) -> None:
-    """Refuses a packed file that unpacks to `size` bytes or more, if that is too much.
+    """Refuses a file that unpacks to `size` bytes or more, if that is too much.
 
     Args:
         path: the packed file.
@@ -54,8 +65,23 @@ def check_size(path: Path, size: int, content: str) -> None:
     if size > max_size(path):
         raise InputError(
             f"{path} must be {content} but unpacks to more than {max_size(path)} "
-            f"bytes from {path.stat().st_size}, as no such file does: get it again, or "
+            f"bytes from {stored_size(path)}, as no such file does: get it again, or "
             "unpack it yourself if you trust it"
+        )
+
+
+def check_holes(path: Path, content: str) -> None:
+    """Refuses a file that is far larger than what is stored of it."""
+    check_size(path, path.stat().st_size, content)
+
+
+def check_memory(path: Path, size: int, content: str) -> None:
+    """Refuses to read so many bytes of a file, or out of it, as memory cannot hold."""
+    left = free_memory()
+    if left is not None and size > left:
+        raise InputError(
+            f"{path} must be {content} but takes {size} bytes of memory, of which "
+            f"{left} are left: read a smaller part of the data, or use a larger machine"
         )
 
 
@@ -69,10 +95,30 @@ def read_unpacked(path: Path, content: str) -> bytearray:
     Raises:
         InputError: it cannot be read, or unpacks to too much.
     """
+    check_memory(path, path.stat().st_size, content)
     whole = bytearray()
-    for chunk in _chunks(path, content):
-        whole += chunk
+    with reading(path, content):
+        for chunk in _chunks(path, content):
+            whole += chunk
+            check_memory(path, len(whole), content)  # to make something of it
     return whole
+
+
+def check_folder(folder: Path, content: str) -> None:
+    """Refuses a folder with pipes, devices or files of holes, for others to read.
+
+    Args:
+        folder: with all that is below; there may be none.
+        content: what it should hold, for the message.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            check_holes(path, content)
+        elif not path.is_dir():
+            raise InputError(
+                f"{path} must be a file of {content} but is neither a file nor a "
+                "folder: remove it"
+            )
 
 
 @contextlib.contextmanager
@@ -83,6 +129,7 @@ def unpacked_file(path: Path, content: str) -> Iterator[Path]:
     files (`TMPDIR`).
     """
     if not _kind(path):
+        check_holes(path, content)
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="p2pjax-") as folder:
@@ -108,16 +155,13 @@ def _kind(path: Path) -> str:
 
 def _chunks(path: Path, content: str) -> Iterator[bytes]:
     kind, size = _kind(path), 0
-    try:
-        with path.open("rb") as packed:
-            chunks = _unpack_lzma(packed) if kind == "lzma" else _read(packed, kind)
-            for chunk in chunks:
-                size += len(chunk)
-                if kind:
-                    check_size(path, size, content)
-                yield chunk
-    except _BAD as error:
-        raise unreadable(path, content, error) from error
+    check_holes(path, content)
+    with reading(path, content, *_BAD), open_file(path, content) as packed:
+        chunks = _unpack_lzma(packed) if kind == "lzma" else _read(packed, kind)
+        for chunk in chunks:
+            size += len(chunk)
+            check_size(path, size, content)
+            yield chunk
 
 
 def _read(packed: BinaryIO, kind: str) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ and "##" begins a piece that continues a word. Any such file can be read; traini
 on texts needs the `tokenizers` library.
 """
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from p2pjax.datasets.loaders.files import require_file, unreadable
+from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.types import InputError
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -74,8 +75,8 @@ def from_vocabulary(pieces: Sequence[str], source: str = "The vocabulary") -> Pi
 
     def cut(word: str) -> tuple[int, ...]:
         if word not in known:
-            parts = [_greedy(part, ids, unknown) for part in basic_words(word)]
-            known[word] = sum(parts, ()) or (unknown,)
+            parts = (_greedy(part, ids, unknown) for part in basic_words(word))
+            known[word] = tuple(itertools.chain.from_iterable(parts)) or (unknown,)
         return known[word]
 
     return Pieces(
@@ -118,11 +119,7 @@ def train(texts: Iterable[str], num_pieces: int) -> Pieces:
 def read(path: str | Path) -> Pieces:
     """Reads a vocabulary file."""
     path = Path(path)
-    content = "a vocabulary, one piece per line"
-    try:
-        text = require_file(path, content).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, content, error) from error
+    text = read_text(path, "a vocabulary, one piece per line")
     return from_vocabulary(text.splitlines(), str(path))
 
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from p2pjax.datasets.loaders.files import not_found
-from p2pjax.datasets.loaders.shakespeare import read_json
+from p2pjax.datasets.loaders.files import listed, not_found, shown
 from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.loaders.text_files import read_json
 from p2pjax.types import InputError
 
 KEYS = ("users", "user_data")
@@ -124,7 +124,7 @@ def _read_users(path: Path, wanted: set[str] | None = None) -> dict[str, Comment
     content = read_json(path, CONTENT)
     keys = list(content) if isinstance(content, dict) else []
     if not set(KEYS) <= set(keys):
-        found = f"the keys {', '.join(keys[:8])}" if keys else type(content).__name__
+        found = f"the keys {listed(keys)}" if keys else type(content).__name__
         raise InputError(f"{path} must be {CONTENT} but holds {found}: {_AGAIN}")
     users, user_data = (content[key] for key in KEYS)
     names = isinstance(users, list) and all(isinstance(user, str) for user in users)
@@ -134,7 +134,7 @@ def _read_users(path: Path, wanted: set[str] | None = None) -> dict[str, Comment
             f"{type(users).__name__} and {type(user_data).__name__}: {_AGAIN}"
         )
     return {
-        user: _comments(user_data.get(user), f"{path}, user {user}")
+        user: _comments(user_data.get(user), f"{path}, user {shown(user)}")
         for user in users
         if wanted is None or user in wanted
     }
@@ -144,7 +144,7 @@ def _comments(record: Any, source: str) -> Comments:
     if not isinstance(record, dict) or not isinstance(record.get("x"), list):
         raise InputError(
             f"{source}: user_data must have x, a list of comments, found "
-            f"{str(record)[:40]}: {_AGAIN}"
+            f"{shown(record)}: {_AGAIN}"
         )
     x, y = record["x"], record.get("y")
     if not isinstance(y, list) or len(y) != len(x):
@@ -153,10 +153,12 @@ def _comments(record: Any, source: str) -> Comments:
             f"{source}: y must have one object for each of {len(x)} comments, found "
             f"{found}: {_AGAIN}"
         )
-    labels = [
-        label.get("subreddit", "") if isinstance(label, dict) else "" for label in y
-    ]
-    return Comments([_text(comment, source) for comment in x], labels)
+    return Comments([_text(comment, source) for comment in x], [_home_of(v) for v in y])
+
+
+def _home_of(label: Any) -> str:
+    name = label.get("subreddit") if isinstance(label, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _text(comment: Any, source: str) -> str:
@@ -167,6 +169,6 @@ def _text(comment: Any, source: str) -> str:
     ):
         raise InputError(
             f"{source}: a comment must be a list of lists of tokens, found "
-            f"{str(comment)[:40]}: {_AGAIN}"
+            f"{shown(comment)}: {_AGAIN}"
         )
     return " ".join(token for chunk in comment for token in chunk)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from p2pjax.datasets.loaders import speakers
-from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
-from p2pjax.datasets.loaders.shakespeare import read_json
+from p2pjax.datasets.loaders.files import not_found
+from p2pjax.datasets.loaders.text_files import read_json, read_text
 from p2pjax.types import InputError
 
 TASKS = ("MR", "CR", "SUBJ", "MPQA")
@@ -127,9 +127,5 @@ def _task(name: str, zero: list[str], one: list[str], source: str) -> Texts:
 
 
 def _lines(path: Path) -> list[str]:
-    content = "texts, one per line"
-    try:
-        text = require_file(path, content).read_text(encoding="latin-1")
-    except OSError as error:
-        raise unreadable(path, content, error) from error
+    text = read_text(path, "texts, one per line", "latin-1")
     return [line for line in text.split("\n") if line.strip()]

@@ -3,7 +3,6 @@
 McMahan et al. (2017), arXiv:1602.05629; the snippets of TensorFlow Federated.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,10 @@ import numpy as np
 
 from p2pjax.datasets.loaders import tff
 from p2pjax.datasets.loaders.client_sqlite import SQLITE_STARTS, find_database
-from p2pjax.datasets.loaders.files import (
-    not_found,
-    read_start,
-    require_file,
-    unreadable,
-)
-from p2pjax.datasets.loaders.packed import read_unpacked
+from p2pjax.datasets.loaders.files import listed, not_found, read_start, shown
 from p2pjax.datasets.loaders.stackoverflow import read_texts
 from p2pjax.datasets.loaders.text import Documents
+from p2pjax.datasets.loaders.text_files import read_json
 from p2pjax.types import InputError
 
 HDF5_START = b"\x89HDF"
@@ -79,7 +73,7 @@ def load(data_dir: str | Path) -> Documents:
     content = read_json(files[0], CONTENT)
     parts = content if isinstance(content, dict) else {}
     if "train" not in parts:
-        found = ", ".join(list(parts)[:8]) or type(content).__name__
+        found = listed(parts) or type(content).__name__
         raise InputError(
             f"{files[0]} must be {CONTENT} but holds {found}: write it as "
             "data/README.md says"
@@ -107,20 +101,6 @@ def by_play(documents: Documents) -> Documents:
 
     group = np.array([place(user) for user in documents.users], np.int32)
     return documents._replace(group=group)
-
-
-def read_json(path: Path, content: str) -> Any:
-    """Reads a JSON file, packed by gzip or not.
-
-    Args:
-        path: the file.
-        content: what it should hold, for the message.
-    """
-    raw = read_unpacked(require_file(path, content), content)
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise unreadable(path, content, error) from error
 
 
 def _documents(
@@ -176,6 +156,6 @@ def _check_part(part: Any, source: str) -> None:
     for user, texts in part.items():
         if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
             raise InputError(
-                f"{source}, user {user}: must be a list of strings, found "
-                f"{json.dumps(texts)[:40]}: write it as data/README.md says"
+                f"{source}, user {shown(user)}: must be a list of strings, found "
+                f"{shown(texts)}: write it as data/README.md says"
             )

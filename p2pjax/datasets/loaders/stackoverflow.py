@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from p2pjax.datasets.loaders import tff
 from p2pjax.datasets.loaders.client_sqlite import SQLITE_STARTS, find_database
 from p2pjax.datasets.loaders.files import not_found, read_start
-from p2pjax.datasets.loaders.hdf5 import read_clients
+from p2pjax.datasets.loaders.hdf5 import read_strings
 from p2pjax.datasets.loaders.text import Documents
 from p2pjax.types import InputError
 
@@ -66,23 +65,5 @@ def read_texts(path: Path, field: str, example: str) -> Iterator[tuple[str, list
     Raises:
         InputError: h5py is not installed, or the file cannot be used.
     """
-    content = f"HDF5 with examples/<client>/{field}"
-    for name, client, source in read_clients(path, content, example):
-        yield name, _strings(client, field, source)
-
-
-def _strings(client: Any, field: str, source: str) -> list[str]:
-    names = list(client) if hasattr(client, "keys") else []
-    if field not in names:
-        raise InputError(
-            f"{source}: {field} is needed, found {', '.join(names) or 'nothing'}: "
-            "get the file again"
-        )
-    dataset = client[field]
-    kind = getattr(getattr(dataset, "dtype", None), "kind", "group")
-    if kind not in "OS" or len(dataset.shape) != 1:
-        found = f"{dataset.dtype} {list(dataset.shape)}" if kind != "group" else kind
-        raise InputError(
-            f"{source}: {field} must be strings [n], found {found}: get the file again"
-        )
-    return [value.decode(errors="replace") for value in dataset[()].tolist()]
+    for name, (texts,), _ in read_strings(path, field, example):
+        yield name, [text.decode(errors="replace") for text in texts]

@@ -14,7 +14,7 @@ import numpy as np
 
 from p2pjax.datasets.loaders.arrays import INT32_LIMIT, as_labels, ink_from_paper
 from p2pjax.datasets.loaders.client_sqlite import Database, Row, open_database
-from p2pjax.datasets.loaders.files import not_found
+from p2pjax.datasets.loaders.files import listed, not_found
 from p2pjax.datasets.loaders.text import Documents
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
@@ -82,7 +82,8 @@ def load(
         for number, (part, split) in enumerate(zip(parts, read, strict=True))
         for client in split.clients
     ]
-    user = np.unique(np.array(names), return_inverse=True)[1].astype(np.int32)
+    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+    user = np.array([numbers[name] for name in names], np.int32)
     is_test = np.repeat(np.arange(len(read)) > 0, [len(s.labels) for s in read])
     own = is_test if len(parts) > 1 else None
     return Examples(x, y, user, int(y.max()) + 1, own)
@@ -270,7 +271,7 @@ def _texts(
 
 
 def _names(row: Row) -> str:
-    return ", ".join(list(row.features)[:9]) or "nothing"
+    return listed(row.features) or "nothing"
 
 
 def _instead(row: Row) -> str:
