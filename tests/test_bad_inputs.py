@@ -16,8 +16,9 @@ import jax
 import numpy as np
 import pytest
 from experiment_modules import EXPERIMENTS
+from toy_jobs import toy_jobs
 
-from experiments.engine import command, config
+from experiments.engine import command, config, runner
 
 KINDS = {
     "flags": (bad_inputs.flags, 300),
@@ -102,3 +103,68 @@ def test_bad_inputs_are_refused_in_a_sentence(tmp_path, capsys, monkeypatch, kin
         print(f"{len(wrong)} not refused as they should be; slowest {slowest}")
     assert slowest[0] < 5, slowest
     assert not wrong, "\n".join(f"{what}: {found}" for what, found in wrong.items())
+
+
+DAMAGED_CHECKPOINTS = 80
+TOYS = ("--num_rounds=5", "--eval_every=1", "--checkpoint_every=2", "--num_devices=2")
+
+
+def damage(path, rng):
+    """Cuts a file, changes or adds bytes, empties it, or takes it away."""
+    whole = path.read_bytes()
+    place = int(rng.integers(len(whole) + 1))
+    how = rng.choice(["cut", "change", "add", "empty", "remove"])
+    if how == "remove":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(whole[:place])
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        rest = whole[place + (how == "change") :]
+        path.write_bytes(whole[:place] + rng.bytes(1) + rest)
+
+
+@pytest.mark.slow
+def test_damaged_checkpoints_are_refused_or_go_back(tmp_path, capsys, parse):
+    """Either the run ends with the same bytes, or it is refused in one sentence."""
+
+    def run(folder, *args):
+        settled = parse(*TOYS, f"--workdir={folder}", *args)
+        jobs = toy_jobs(settled)
+        runner.run_jobs(settled, "toys", jobs, ("accuracy",))
+
+    def refused(folder):
+        try:
+            command.guarded(lambda: run(folder, "--resume"))
+        except SystemExit as ended:
+            said = capsys.readouterr().err.strip()
+            assert ended.code == 2 and said and "\n" not in said, said
+            return True
+        return False
+
+    whole = tmp_path / "whole"
+    run(whole)
+    rows = (whole / "metrics.jsonl").read_bytes()
+    stopped = tmp_path / "stopped"  # as if killed before its summary
+    shutil.copytree(whole, stopped)
+    (stopped / "summary.json").unlink()
+    rng = np.random.default_rng(0)
+    num_refused = 0
+    for count in range(DAMAGED_CHECKPOINTS):
+        folder = tmp_path / f"case_{count}"
+        shutil.copytree(stopped, folder)
+        files = sorted(p for p in folder.rglob("*") if p.is_file())
+        kept = [p for p in files if "checkpoints" in p.parts or p.suffix == ".jsonl"]
+        for number in rng.choice(len(kept), rng.integers(1, 5), replace=False):
+            damage(kept[number], rng)
+        capsys.readouterr()
+        if refused(folder):
+            num_refused += 1
+        else:
+            assert (folder / "metrics.jsonl").read_bytes() == rows
+        shutil.rmtree(folder)
+    with capsys.disabled():
+        print(f"\ncheckpoints: {DAMAGED_CHECKPOINTS} damaged, {num_refused} refused, ")
+        print("the others went back to the checkpoint before and to the same bytes")
+    assert 0 < num_refused < DAMAGED_CHECKPOINTS
