@@ -33,6 +33,7 @@ from toy_jobs import toy_jobs
 
 from experiments.engine import command, config, own_files, runner, untrusted_files
 from experiments.report import markup
+from p2pjax.types import InputError
 
 PROGRAMS = OF_RUNS | OF_TREES
 
@@ -427,6 +428,21 @@ def toys(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toys") / "run"
     run(folder)
     return folder, run
+
+
+def test_item_13_what_could_not_be_read_again_is_not_run(tmp_path):
+    kind = experiment_modules.EXPERIMENTS["femnist"].config
+    flags = [f"--workdir={tmp_path / 'run'}", "--num_rounds=1", "--num_devices=1"]
+    settled = command.settle(config.parse(kind, flags))
+    job, *_ = toy_jobs(settled)
+    for jobs, words in (
+        ([job, job], f"run 0 of {job.scheme} twice"),
+        ([job._replace(scheme="\x1b[0m")], "as its scheme"),
+        ([job._replace(setting={"a": {"b": 1}})], "as its setting"),
+    ):
+        with pytest.raises(InputError, match=words):
+            runner.run_jobs(settled, "toys", jobs, ("accuracy",))
+    assert not (tmp_path / "run").exists()
 
 
 RESUMED = {

@@ -23,7 +23,9 @@ from experiments.engine import (
     own_files,
     positions,
     processes,
+    reading,
     row_files,
+    row_kinds,
     rows,
     run_folder,
     stops,
@@ -80,10 +82,31 @@ def run_jobs(
     """
     if not jobs:
         raise InputError("Need at least one scheme to run, got none.")
+    _check_names(jobs)
     measurements = [job for job in jobs if isinstance(job, Measurement)]
     if measurements:
         return _measure(config, experiment, measurements, summary)
     return _train(config, experiment, [j for j in jobs if isinstance(j, Job)], summary)
+
+
+def _check_names(jobs: Sequence[Job] | Sequence[Measurement]) -> None:
+    """Refuses, before anything runs, rows that no program could read."""
+    seen = set()
+    for job in jobs:
+        try:
+            name = row_kinds.named(run_folder.plain(job.name))
+        except ValueError as error:
+            raise InputError(
+                f"Need jobs with a name, a setting and a run that can be read again, "
+                f"but one of {job.scheme} {error}."
+            ) from error
+        where = reading.key_of(name), job.run
+        if where in seen:
+            raise InputError(
+                f"Need every run of a scheme once, got run {job.run} of {job.scheme} "
+                f"twice with the setting {job.setting}."
+            )
+        seen.add(where)
 
 
 def _measure(
