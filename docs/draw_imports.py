@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up; rooms of one line do not know each other.
 FLOORS = (
     ("types", "_version"),
-    ("paths", "sharding"),
+    ("paths", "sharding", "host_memory"),
     ("graphs", "datasets", "nn"),
     ("tasks",),
     ("training",),

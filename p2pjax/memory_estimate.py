@@ -5,22 +5,16 @@ top depends on what XLA makes of them, so XLA is asked: the program has to be co
 anyway, and `simulate` then finds it compiled.
 """
 
-import os
-from pathlib import Path
+import math
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
+from p2pjax import host_memory
 from p2pjax.evaluation.test_sets import Evaluate
 from p2pjax.sharding import placed
 from p2pjax.simulation._simulate import Start, compiled, initial_shapes
 from p2pjax.types import Algorithm, FederatedData, Key, PyTree
-
-_MEMINFO = Path("/proc/meminfo")
-
-
-_GROUP = Path("/sys/fs/cgroup")  # of containers and batch systems
 
 
 class MemoryEstimate(NamedTuple):
@@ -82,14 +76,14 @@ def num_bytes(shapes: PyTree) -> int:
         if leaf.sharding is not None:
             shape = leaf.sharding.shard_shape(shape)
             copies = len(leaf.sharding.addressable_devices)
-        total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize * copies
+        total += math.prod(shape) * leaf.dtype.itemsize * copies
     return total
 
 
 def available_memory() -> int | None:
     """Bytes that this process's devices can still give together; None if unknown."""
     if jax.default_backend() == "cpu":
-        return _free_on_host()
+        return host_memory.free_bytes()
     left = []
     for device in _devices():
         stats = device.memory_stats() or {}
@@ -102,36 +96,3 @@ def available_memory() -> int | None:
 def _devices() -> list[jax.Device]:
     mesh = jax.sharding.get_mesh()
     return jax.local_devices()[:1] if mesh.empty else list(mesh.local_devices)
-
-
-def _free_on_host() -> int | None:
-    try:
-        fields = dict(
-            line.split(":", 1) for line in _MEMINFO.read_text().splitlines() if line
-        )
-        available = int(fields["MemAvailable"].split()[0]) * 1024
-        return min([available, *_free_in_group()])
-    except (OSError, ValueError, KeyError):  # not Linux
-        return _free_pages()
-
-
-def _free_in_group() -> list[int]:
-    """What a container or a batch system leaves to this process; nothing if all."""
-    try:
-        limit, used = ((_GROUP / f"memory.{n}").read_text() for n in ("max", "current"))
-        stat = dict(
-            line.split() for line in (_GROUP / "memory.stat").read_text().splitlines()
-        )
-        return [int(limit) - int(used) + int(stat["inactive_file"])]
-    except (OSError, ValueError, KeyError):  # no limit, or no such groups
-        return []
-
-
-def _free_pages() -> int | None:
-    """Free memory where the system tells it, all memory where it does not."""
-    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        try:
-            return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, OSError, ValueError):
-            continue
-    return None

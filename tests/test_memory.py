@@ -10,7 +10,7 @@ from settings import TINY
 from toy_jobs import SIZE, toy_algorithm, toy_evaluate, toy_jobs, toy_world
 
 from experiments.engine import fitting, runner
-from p2pjax import memory_estimate, sharding
+from p2pjax import host_memory, memory_estimate, sharding
 from p2pjax.memory_estimate import MemoryEstimate
 from p2pjax.simulation._simulate import prepare, side_by_side
 
@@ -72,10 +72,10 @@ def test_working_memory_grows_with_what_is_side_by_side():
 def test_free_memory_of_this_machine(monkeypatch, tmp_path):
     assert 10**8 < memory_estimate.available_memory() < 10**14
     meminfo = tmp_path / "meminfo"
-    monkeypatch.setattr(memory_estimate, "_MEMINFO", meminfo)
+    monkeypatch.setattr(host_memory, "_MEMINFO", meminfo)
     meminfo.write_text("MemTotal:  9 kB\nMemFree: 3 kB\nMemAvailable:    5 kB\n")
     assert memory_estimate.available_memory() == 5 * 1024
-    monkeypatch.setattr(memory_estimate, "_GROUP", tmp_path)
+    monkeypatch.setattr(host_memory, "_GROUP", tmp_path)
     for name, text in (("max", "4000\n"), ("current", "3000\n")):
         (tmp_path / f"memory.{name}").write_text(text)
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 700\n")
@@ -85,15 +85,13 @@ def test_free_memory_of_this_machine(monkeypatch, tmp_path):
     for text in ("MemTotal: 9 kB\n", "nonsense"):  # an old kernel, something else
         meminfo.write_text(text)
         pages = {"SC_AVPHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}
-        monkeypatch.setattr(
-            memory_estimate.os, "sysconf", lambda name, p=pages: p[name]
-        )
+        monkeypatch.setattr(host_memory.os, "sysconf", lambda name, p=pages: p[name])
         assert memory_estimate.available_memory() == 7 * 4096
 
     def unknown(name):
         raise ValueError(name)
 
-    monkeypatch.setattr(memory_estimate.os, "sysconf", unknown)
+    monkeypatch.setattr(host_memory.os, "sysconf", unknown)
     assert memory_estimate.available_memory() is None
 
 

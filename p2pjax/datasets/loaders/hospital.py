@@ -27,6 +27,7 @@ from p2pjax.datasets import partition
 from p2pjax.datasets.loaders.files import not_found, require_file, unreadable
 from p2pjax.datasets.loaders.packed import read_unpacked
 from p2pjax.datasets.stacking import Examples
+from p2pjax.host_memory import check_room
 from p2pjax.types import FederatedData, InputError
 
 CONTENT = "the hospital's table as csv"
@@ -172,6 +173,7 @@ def synthetic(size: int = 2000, seed: int = 0) -> Examples:
         raise InputError(
             f"Need at least one example and a seed of 0 or more, got {size} and {seed}."
         )
+    check_room(size * SYNTHETIC_FEATURES * (4 + 2 * 8), f"{size} patients")
     rng = np.random.default_rng([seed, 0])
     centers = rng.normal(size=(2, 2, SYNTHETIC_FEATURES))
     # Scaled to the same distance, so that seeds are equally hard.
