@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from p2pjax import host_memory
 from p2pjax.types import InputError, PyTree
 
 Position = dict[str, Any]  # plain JSON: where the run stood
@@ -114,6 +115,8 @@ def save(folder: Path, number: int, checkpoint: Checkpoint, keep: int = 2) -> No
         if is_first:
             shutil.rmtree(temporary, ignore_errors=True)  # it takes room
         raise
+    finally:
+        host_memory.give_back()
     _meet(f"checkpoint {number} is made")
 
 

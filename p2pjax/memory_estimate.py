@@ -5,13 +5,13 @@ top depends on what XLA makes of them, so XLA is asked: the program has to be co
 anyway, and `simulate` then finds it compiled.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
+from p2pjax import host_memory
 from p2pjax.evaluation.test_sets import Evaluate
-from p2pjax.host_memory import free_memory
 from p2pjax.sharding import placed
 from p2pjax.simulation._simulate import Start, compiled, initial_shapes
 from p2pjax.types import Algorithm, FederatedData, Key, PyTree
@@ -76,14 +76,14 @@ def num_bytes(shapes: PyTree) -> int:
         if leaf.sharding is not None:
             shape = leaf.sharding.shard_shape(shape)
             copies = len(leaf.sharding.addressable_devices)
-        total += int(np.prod(shape, dtype=np.int64)) * leaf.dtype.itemsize * copies
+        total += math.prod(shape) * leaf.dtype.itemsize * copies
     return total
 
 
 def available_memory() -> int | None:
     """Bytes that this process's devices can still give together; None if unknown."""
     if jax.default_backend() == "cpu":
-        return free_memory()
+        return host_memory.free_bytes()
     left = []
     for device in _devices():
         stats = device.memory_stats() or {}

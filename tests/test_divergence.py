@@ -1,17 +1,20 @@
 """Models that are no longer finite: wrong, counted, told; and data that are not."""
 
 import logging
+import warnings
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from settings import TINY
 from toy_jobs import toy_evaluate, toy_jobs
 
 import p2pjax as pj
-from experiments.engine import command, jobs, reading, rows, runner
+from experiments.engine import command, jobs, notices, reading, rows, runner
 from experiments.engine.config import Common
 from p2pjax.datasets.label_sets import label_set
 from p2pjax.evaluation.test_sets import DIVERGED
@@ -111,9 +114,43 @@ def test_item_3_agents_that_diverge_are_reported_one_by_one():
 def test_item_3_a_rate_that_is_too_high_shows_in_the_metrics():
     task = pj.classification(pj.nn.MLP((4, NUM_CLASSES)), DATA)
     method = pj.local_only(task, optax.sgd(jnp.inf), batch_size=2)
-    *_, last = pj.simulate(jax.random.key(0), method, DATA, 2)
+    with pytest.warns(UserWarning, match="4 of 4 agents are not finite by round 1"):
+        *_, last = pj.simulate(jax.random.key(0), method, DATA, 2)
     assert last.metrics[DIVERGED].sum() == 4
     assert last.metrics["accuracy"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    "keys", [jax.random.key(0), jax.random.split(jax.random.key(0), 2)]
+)
+def test_item_3_simulate_warns_once(keys):
+    """At the first evaluation after one agent's model is not finite."""
+    task = pj.classification(pj.nn.MLP((4, NUM_CLASSES)), DATA)
+    good = pj.local_only(task, optax.sgd(0.1), batch_size=2)
+
+    def round_fn(key, t, inputs, state, data):
+        state, info = good.round(key, t, inputs, state, data)
+        spoiled = jax.tree.map(
+            lambda leaf: leaf.at[2].set(jnp.where(t < 2, leaf[2], jnp.nan)),
+            state.variables.params,
+        )
+        variables = state.variables._replace(params=spoiled)
+        return state._replace(variables=variables), info
+
+    method = good._replace(round=round_fn)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = list(pj.simulate(keys, method, DATA, 6, eval_every=2))
+    assert [snapshot.metrics[DIVERGED].any() for snapshot in found] == [0, 1, 1]
+    size = max(1, keys.size)
+    assert [str(one.message) for one in told] == [
+        f"The models of {size} of {4 * size} agents are not finite by round 4, where "
+        "they were evaluated: lower the learning rate."
+    ]
+    assert Path(told[0].filename).name == "test_divergence.py"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(pj.simulate(keys, good, DATA, 2))
 
 
 def test_item_3_nan_in_data_is_refused_and_in_padding_is_not():
@@ -166,7 +203,7 @@ def evaluate(models, world):
 def start(tmp_path):
     """Runs two toy runs whose agent 1 is not finite after the last round before 6."""
 
-    def run(*, from_round=5, **settings):
+    def run(*, from_round=5, evaluate=evaluate, **settings):
         config = command.settle(
             Common(
                 workdir=str(tmp_path / "run"),
@@ -212,3 +249,68 @@ def test_item_3_stop_when_diverged(start, tmp_path):
         start(stop_when_diverged=True)
     written = list(reading.rows(tmp_path / "run"))
     assert [row["num_diverged"] for row in written] == [0, 0, 1]
+
+
+def test_item_3_a_run_says_once_that_its_models_are_saturated(start, caplog):
+    """Finite numbers that no learning gives: a norm of agent 1 from round 5 on."""
+
+    def absurd(models, world):
+        x = models.reported
+        norm = jnp.where(jnp.isfinite(x), 1.0, 2e5)
+        return toy_evaluate(models, world) | {"norm": norm}
+
+    with caplog.at_level(logging.WARNING):
+        start(evaluate=absurd)
+    said = [r.getMessage() for r in caplog.records if "saturated" in r.getMessage()]
+    assert [one.partition(" agents have")[0] for one in said] == [
+        f"near, run {run}: 1 of 4" for run in (0, 1)
+    ]
+    assert "a norm above 1e+05 by round 6, agent 1 among them" in said[0]
+    assert "lower --learning_rate" in said[0]
+
+
+def test_item_3_what_diverged_is_not_also_saturated(start, caplog):
+    with caplog.at_level(logging.WARNING):
+        start(
+            evaluate=lambda models, world: (
+                evaluate(models, world) | {"norm": jnp.full(4, jnp.inf)}
+            ),
+            from_round=0,
+        )
+    assert "diverged" in caplog.text and "saturated" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "loss", "is_told"),
+    [
+        (np.int32([[0, 9], [3, 3]]), 24.0, True),  # ten classes: 10 log(10) = 23.03
+        (np.int32([[0, 9], [3, 3]]), 22.0, False),
+        (np.int32([[0, 1], [1, 1]]), 7.0, True),
+        (np.int32([[0, 1], [1, 1]]), 6.9, False),
+        (np.zeros((2, 2, 5), np.uint8), 30.0, False),  # vectors: cells that are wrong
+    ],
+)
+def test_item_3_losses_far_above_an_undecided_prediction(labels, loss, is_told):
+    part = pj.Split({"x": np.zeros((2, 2, 5)), "y": labels}, np.full(2, 2, np.int32))
+    data = pj.FederatedData(part, part, part, np.zeros(2, np.int32))
+    values = {"loss": np.float32([0.1, loss]), "accuracy": np.zeros(2)}
+    limits = notices._limits(values, data)
+    assert (
+        any((values[name] > limit).any() for name, limit in limits.items()) == is_told
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("experiment", "flags"),
+    [
+        ("femnist", (*TINY, "--levels=80")),  # sigmoids and squares: only norms grow
+        ("compare", ("--methods=dpsgd", "--num_rounds=2", "--num_agents=4")),
+    ],
+)
+def test_item_3_rates_of_a_million(run, caplog, experiment, flags):
+    with caplog.at_level(logging.WARNING):
+        run(*flags, experiment=experiment, workdir="usual")
+        assert "saturated" not in caplog.text
+        run(*flags, "--learning_rate=1e6", experiment=experiment, workdir="high")
+    assert caplog.text.count("saturated") == 1

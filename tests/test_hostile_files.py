@@ -279,24 +279,24 @@ def test_a_file_that_memory_cannot_hold(tmp_path, monkeypatch):
     """Such as gigabytes of text without an end of line."""
     path = tmp_path / "a.txt"
     path.write_bytes(b"a" * 1000)
-    monkeypatch.setattr(packed, "free_memory", lambda: 999)
+    monkeypatch.setattr(packed, "free_bytes", lambda: 999)
     facts = ("takes 1000 bytes of memory, of which 999 are left", "a larger machine")
     refused(lambda path: text_files.read_text(path, "a text"), path, path, *facts)
-    monkeypatch.setattr(packed, "free_memory", lambda: None)  # some do not tell
+    monkeypatch.setattr(packed, "free_bytes", lambda: None)  # some do not tell
     assert text_files.read_text(path, "a text") == "a" * 1000
 
 
 @pytest.mark.parametrize("name", ["npz", "npz_members", "femnist_npz", "vsn"])
 def test_arrays_that_memory_cannot_hold(tmp_path, monkeypatch, name):
     put(tmp_path, parts_of(name))
-    monkeypatch.setattr(packed, "free_memory", lambda: 100)
+    monkeypatch.setattr(packed, "free_bytes", lambda: 100)
     refused(READERS[name].read, tmp_path, ".npz", "of memory, of which 100 are left")
 
 
 def test_hdf5_that_memory_cannot_hold(tmp_path, monkeypatch):
     data = np.ones((6000, 28, 28), np.float32)
     path = one_client(tmp_path / "a.h5", data=data)
-    monkeypatch.setattr(packed, "free_memory", lambda: 10**6)
+    monkeypatch.setattr(packed, "free_bytes", lambda: 10**6)
     refused(femnist.load, path, path, f"takes {data.nbytes} bytes of memory")
 
 
@@ -304,9 +304,9 @@ def test_json_that_memory_cannot_hold(tmp_path, monkeypatch):
     """A list of empty lists takes thirty times its text."""
     path = tmp_path / "a.json"
     path.write_bytes(b"[" + b"[]," * 999 + b"[]]")
-    monkeypatch.setattr(packed, "free_memory", lambda: 20 * path.stat().st_size)
+    monkeypatch.setattr(packed, "free_bytes", lambda: 20 * path.stat().st_size)
     refused(lambda path: text_files.read_json(path, "JSON"), path, path, "of memory")
-    monkeypatch.setattr(packed, "free_memory", lambda: 50 * path.stat().st_size)
+    monkeypatch.setattr(packed, "free_bytes", lambda: 50 * path.stat().st_size)
     assert text_files.read_json(path, "JSON") == [[]] * 1000
 
 

@@ -9,7 +9,9 @@ import optax
 import pytest
 
 import p2pjax as pj
+from p2pjax.asynchronous.task_groups import joined_world
 from p2pjax.datasets import partition
+from p2pjax.datasets.label_sets import label_set
 from p2pjax.graphs import Topology, mixing_matrices, topology
 from p2pjax.types import InputError, Peers
 
@@ -246,3 +248,77 @@ def test_item_6_nothing_is_checked_inside_of_traces():
     one_way = pj.graphs.as_graph(ONE_WAY, directed=True)
     peers = jax.jit(pj.graphs.metropolis_hastings)(one_way)
     assert float(peers.weight.sum()) == 4
+
+
+LABELS = label_set(["O", "B-PER", "I-PER"])  # six with its own four
+ENCODER = pj.nn.encoder.Encoder(9, 4, (1,), (4,), 4, num_positions=5)
+
+
+def sentences(**leaves):
+    """Of four agents: tokens with the words' labels; numbers in padding are wrong."""
+    tokens = np.ones((4, 3, 5), np.int16)
+    examples = {
+        "tokens": tokens,
+        "positions": np.broadcast_to(np.arange(5), tokens.shape).copy(),
+        "labels": np.full(tokens.shape, 5, np.int8),
+    }
+    for leaf in examples.values():
+        leaf[:, 2] = 99
+    for name, value in leaves.items():
+        examples[name] = examples[name].astype(np.asarray(value).dtype)
+        examples[name][3, 1, 4] = value
+    part = pj.Split(examples, np.full(4, 2, np.int32))
+    return pj.FederatedData(part, part, part, np.zeros(4, np.int32))
+
+
+def gaps(**leaves):
+    """Of four agents: tokens, of which 4 is the mask, and what it stands for."""
+    data = sentences(**leaves)
+    examples = {
+        "tokens": data.train.examples["tokens"],
+        "y": np.full((4, 3), leaves.get("y", 8), np.int32),
+    }
+    part = pj.Split(examples, np.full(4, 2, np.int32))
+    return pj.FederatedData(part, part, part, np.zeros(4, np.int32))
+
+
+TAGGING = functools.partial(pj.tagging, ENCODER, 5, LABELS)
+MASKED = functools.partial(pj.masked_token, ENCODER, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("make_task", "good", "bad", "said"),
+    [
+        (TAGGING, sentences(), sentences(labels=6), "labels from 0 to 5.*got 5 to 6"),
+        (TAGGING, sentences(), sentences(labels=-1), "labels from 0 to 5.*got -1 to 5"),
+        (TAGGING, sentences(), sentences(labels=0.5), "labels .*N, M, P.* whole"),
+        (TAGGING, sentences(), sentences(positions=5), "positions of words from 0 to"),
+        (TAGGING, sentences(), sentences(tokens=9), "tokens from 0 to 8, got 1 to 9"),
+        (TAGGING, sentences(), gaps(), "examples' `positions`, got .* tokens, y"),
+        (MASKED, gaps(), gaps(tokens=-2), "tokens from 0 to 8, got -2 to 1"),
+    ],
+)
+def test_item_6_labels_of_words(make_task, good, bad, said):
+    ring, rng = pj.graphs.ring(4), np.random.default_rng(0)
+    alone = pj.dpsgd(make_task(), optax.sgd(0.1), ring, batch_size=2)
+    groups = pj.task_groups([make_task(), make_task()], [4, 4])
+    both = pj.multi_task(groups, optax.sgd(0.1), pj.graphs.ring(8), batch_size=2)
+    alone.plan(rng, good, 1)
+    both.plan(rng, joined_world([good, good]), 1)
+    with pytest.raises(InputError, match=said):
+        alone.plan(rng, bad, 1)
+    with pytest.raises(InputError, match=said):
+        both.plan(rng, joined_world([good, bad]), 1)
+
+
+def test_item_6_data_of_tasks_in_another_order():
+    groups = pj.task_groups([TAGGING(), MASKED()], [4, 4])
+    method = pj.multi_task(groups, optax.sgd(0.1), pj.graphs.ring(8), batch_size=2)
+    plan = functools.partial(method.plan, np.random.default_rng(0))
+    plan(joined_world([sentences(), gaps()]), 1)
+    with pytest.raises(InputError, match="examples' `positions`"):
+        plan(joined_world([gaps(), sentences()]), 1)
+    few = jax.tree.map(lambda leaf: leaf[:3], sentences())
+    many = jax.tree.map(lambda leaf: leaf[[0, 0, 1, 2, 3]], gaps())
+    with pytest.raises(InputError, match=r"of \[4, 4\] agents.* got \[3, 5\]"):
+        plan(joined_world([few, many]), 1)

@@ -16,7 +16,7 @@ import pytest
 from settings import TINY, TINY_DIGITS
 from test_front_door import ORDINARY
 
-from experiments.engine import command, processes, reading
+from experiments.engine import command, listening, processes, reading
 from experiments.engine.processes import Seat
 from p2pjax import checkpoint, sharding
 from p2pjax.training.agent_loop import AUTO, CHUNK, IN_PLACE, VMAP
@@ -546,6 +546,104 @@ def test_what_several_processes_need(parse):
         seat = seat._replace(coordinator=address)
         with pytest.raises(InputError, match=f"Need a free port .* got {address} "):
             command._start_with_others(None, parse("--workdir=w"), seat)
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """Takes a seat with a stand-in for JAX; returns what JAX was told."""
+    told = {}
+    monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
+    monkeypatch.setattr(
+        jax.distributed, "initialize", lambda *args, **named: told.update(named)
+    )
+    monkeypatch.setattr(processes, "_last_words", lambda sentence: None)
+
+    def join(coordinator, process_id=0):
+        processes.join(Seat(2, process_id, coordinator), "Lost.")
+        return told["coordinator_bind_address"]
+
+    before = jax.config.jax_enable_preemption_service
+    yield join
+    jax.config.update("jax_enable_preemption_service", before)
+
+
+def test_item_8_process_0_listens_where_it_was_named(joined, monkeypatch):
+    port = free_port()
+    for host in ("localhost", "127.0.0.1"):
+        assert joined(f"{host}:{port}") == f"127.0.0.1:{port}"
+        assert joined(f"{host}:{port}", process_id=1) is None  # it does not listen
+    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", f"0.0.0.0:{port}")
+    assert joined(f"localhost:{port}") == f"0.0.0.0:{port}"
+
+
+def named(monkeypatch, *addresses):
+    """Lets any name stand for these addresses."""
+    kinds = {True: socket.AF_INET6, False: socket.AF_INET}
+    monkeypatch.setattr(
+        listening.socket,
+        "getaddrinfo",
+        lambda host, port, type: [
+            (kinds[":" in one], type, 0, "", (one, port)) for one in addresses
+        ],
+    )
+
+
+def test_item_8_ipv4_comes_first(joined, monkeypatch):
+    port = free_port()
+    named(monkeypatch, "::1", "127.0.0.1")
+    assert joined(f"localhost:{port}") == f"127.0.0.1:{port}"
+
+
+def test_item_8_a_name_that_others_cannot_reach_is_told(joined, monkeypatch, caplog):
+    port = free_port()
+    named(monkeypatch, "127.0.0.1")  # as /etc/hosts of many systems says of themselves
+    with caplog.at_level("WARNING"):
+        assert joined(f"node7:{port}") == f"127.0.0.1:{port}"
+    assert "node7 is 127.0.0.1 on this machine: processes on other" in caplog.text
+
+
+def test_item_8_an_address_of_another_machine_is_refused(joined, monkeypatch):
+    named(monkeypatch, "198.51.100.1")  # for documentation: no machine has it
+    with pytest.raises(InputError, match=r"machine .* node7:1234 \(Cannot assign"):
+        joined("node7:1234")
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="address of this machine .* no.such.host:80"):
+        listening.bind_address("no.such.host:80")
+
+
+def listeners(port):
+    """Addresses on which any process of this machine listens at a port."""
+    found = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            address, number = local.split(":")
+            if state == "0A" and int(number, 16) == port:
+                words = np.frombuffer(bytes.fromhex(address), ">u4")
+                shown = socket.inet_ntop(family, words.astype("=u4").tobytes())
+                found.add(shown.removeprefix("::ffff:"))  # as IPv6 writes IPv4
+    return found
+
+
+def test_item_8_the_test_below_can_fail():
+    for host, family in (("0.0.0.0", socket.AF_INET), ("127.0.0.1", socket.AF_INET)):
+        with socket.socket(family) as here:
+            here.bind((host, 0))
+            here.listen()
+            assert listeners(here.getsockname()[1]) == {host}
+
+
+@pytest.mark.slow
+def test_item_8_nothing_but_localhost_is_listened_on(tmp_path):
+    started = start(tmp_path / "run", *SMALL)
+    port = int(re.search(r"localhost:(\d+)", " ".join(started[0].args))[1])
+    found = set()
+    while not found and started[0].poll() is None:
+        found = listeners(port)
+        time.sleep(0.05)
+    _, said, statuses = ended(started)
+    assert statuses == [0, 0], said
+    assert found == {"127.0.0.1"}
 
 
 def test_processes_share_agents_evenly(monkeypatch):

@@ -218,7 +218,10 @@ class Common:
         None, "Which of the processes this is, from 0.", at_least=0, topic=PROCESSES
     )
     coordinator: str | None = text(
-        None, "Address of process 0, as in localhost:1234.", topic=PROCESSES
+        None,
+        "Address of process 0, as in localhost:1234; it listens there and nowhere "
+        "else, to all who can reach it.",
+        topic=PROCESSES,
     )
     cluster: bool = switch(
         False,

@@ -10,6 +10,7 @@ from experiments.engine import config as configs
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Program, batches, devices_of
 from p2pjax import memory_estimate
+from p2pjax.host_memory import size
 from p2pjax.memory_estimate import MemoryEstimate
 from p2pjax.training.agent_loop import IN_PLACE
 from p2pjax.types import InputError
@@ -91,15 +92,3 @@ def describe(need: MemoryEstimate) -> str:
     """The total and its parts."""
     parts = [f"{name} {size(getattr(need, part))}" for part, name in PARTS.items()]
     return f"{size(need.total)} ({', '.join(parts)})"
-
-
-def size(num_bytes: float) -> str:
-    """For a person.
-
-    >>> size(1400), size(25_300_000), size(1.5e10)
-    ('1 kB', '25.3 MB', '15.0 GB')
-    """
-    for unit, name in ((1e9, "GB"), (1e6, "MB")):
-        if num_bytes >= unit:
-            return f"{num_bytes / unit:.1f} {name}"
-    return f"{num_bytes / 1e3:.0f} kB"

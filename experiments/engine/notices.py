@@ -1,14 +1,22 @@
-"""What a person is told while runs go on: idle devices, agents that diverged."""
+"""What a person is told while runs go on: idle devices, agents that went astray."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import jax
+import numpy as np
 from absl import logging
 
 from experiments.engine import rows
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch
-from p2pjax.types import InputError
+from p2pjax.datasets.checking import is_local
+from p2pjax.types import FederatedData, InputError
+
+# What is finite, but no result of learning. An undecided prediction has a loss of the
+# logarithm of the number of classes; networks that learned have norms up to hundreds.
+_LOSS = 10  # times that of an undecided prediction
+_NORM = 1e5
 
 
 def tell_of_idle_devices(config: Common, batch: Batch) -> None:
@@ -56,3 +64,57 @@ def tell_of_divergence(
         logging.warning("%s", said)
         told = told | {number}
     return told
+
+
+def tell_of_saturation(
+    batch: Batch, found: Sequence[tuple], now: int, told: frozenset[int]
+) -> frozenset[int]:
+    """Warns of runs whose models are finite, and absurd: rates far too high saturate.
+
+    Args:
+      batch: runs side by side.
+      found: what each of them evaluated, reported and used.
+      now: rounds done.
+      told: runs of the batch of which this, or that they diverged, is known.
+
+    Returns:
+      Those of which it is known now.
+    """
+    for number, (job, (values, *_)) in enumerate(zip(batch.jobs, found, strict=True)):
+        if number in told:
+            continue
+        for name, limit in _limits(values, batch.start.data).items():
+            agents = np.flatnonzero(values[name] > limit).tolist()
+            if agents:
+                logging.warning(
+                    "%s, run %d: %d of %d agents have a %s above %.3g by round %d, "
+                    "agent %d among them: models are saturated and learn nothing "
+                    "more, lower --learning_rate.",
+                    *(job.scheme, job.run, len(agents), len(values[name])),
+                    *(name, limit, now, agents[0]),
+                )
+                told = told | {number}
+                break
+    return told
+
+
+def _limits(values: Mapping[str, np.ndarray], data: FederatedData) -> dict[str, float]:
+    """Of metrics `[N]` that are known, what no model should exceed."""
+    known = {name: value for name, value in values.items() if np.ndim(value) == 1}
+    found = {"norm": _NORM} if "norm" in known else {}
+    if "loss" in known and known["loss"].max() > _LOSS * math.log(2):
+        num_classes = _num_classes(data)  # looks at all labels
+        if num_classes is not None:
+            found["loss"] = _LOSS * math.log(max(2, num_classes))
+    return found
+
+
+def _num_classes(data: FederatedData) -> int | None:
+    """Of the labels, the most of any task; None if there are none in this process."""
+    examples, axes = data.train.examples, np.ndim(data.train.size) + 1
+    tables = (examples,) if isinstance(examples, Mapping) else examples.parts
+    found = [table["labels"] for table in tables if "labels" in table]
+    found += [t["y"] for t in tables if "y" in t and np.ndim(t["y"]) == axes]
+    if not found or not all(is_local(leaf) and leaf.size for leaf in found):
+        return None
+    return 1 + max(int(np.max(leaf)) for leaf in found)

@@ -10,7 +10,6 @@ one sentence.
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -23,6 +22,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
+from experiments.engine import listening
 from p2pjax.types import InputError
 
 ARRIVAL_SECONDS = 120  # that processes wait for the last one to start
@@ -82,8 +82,9 @@ def join(seat: Seat, when_lost: str) -> None:
       when_lost: what to say if another process ends.
     """
     num_processes, process_id, coordinator = seat
+    listens_at = None
     if coordinator is not None and process_id == 0:
-        _check_port(coordinator)
+        listens_at = listening.bind_address(coordinator)
     # Otherwise JAX takes SIGTERM for a notice and goes on.
     jax.config.update("jax_enable_preemption_service", False)
     stderr = os.dup(2)
@@ -98,6 +99,7 @@ def join(seat: Seat, when_lost: str) -> None:
             process_id,
             cluster_detection_method="deactivate" if coordinator else None,
             initialization_timeout=ARRIVAL_SECONDS,
+            coordinator_bind_address=listens_at,
             heartbeat_timeout_seconds=SILENCE_SECONDS,
         )
     except ValueError as error:  # nothing was found
@@ -118,19 +120,6 @@ def meet(name: str) -> None:
     """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
-
-
-def _check_port(coordinator: str) -> None:
-    """JAX crashes where the port is taken."""
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind(("", int(coordinator.rpartition(":")[2])))
-        except OSError as error:
-            raise InputError(
-                f"Need a free port for --coordinator, got {coordinator} "
-                f"({error.strerror}): choose another."
-            ) from error
 
 
 def _last_words(sentence: str) -> None:

@@ -215,6 +215,7 @@ def _run_batch(
     ]
     tallies = position.tallies or [rows.nothing(len(own)) for own in clusters]
     told: frozenset[int] = frozenset()
+    absurd: frozenset[int] = frozenset()
     found_snapshots = _started(config, batch, position, progress)
     with contextlib.nullcontext(notice) if notice else stops.postponed() as asked:
         for snapshot in found_snapshots:
@@ -235,6 +236,7 @@ def _run_batch(
                 for write in also:
                     write(row)
             told = notices.tell_of_divergence(config, batch, found, now, told)
+            absurd = notices.tell_of_saturation(batch, found, now, absurd | told)
             examples = snapshot.info.examples
             progress.advance(
                 (now - before) * len(batch.jobs),

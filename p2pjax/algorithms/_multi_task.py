@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from p2pjax.asynchronous.events import Timing
-from p2pjax.asynchronous.task_groups import Group, joined
+from p2pjax.asynchronous.task_groups import Group, PerTask, joined, of_group
 from p2pjax.asynchronous.wave_executor import Agent, WakeFn
 from p2pjax.engines.asynchrony import asynchronous
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
@@ -110,11 +110,15 @@ def multi_task(
     _check_encoders(groups)
     scores = ["accuracy"] * len(groups) if scores is None else scores
 
+    def check_fn(data: FederatedData) -> None:
+        """Each task has examples that it can use."""
+        _check_agents(groups, data)
+        for number, group in enumerate(groups):
+            group.task.check_labels(of_group(data, number, group))
+            group.task.check()
+
     def init_fn(key: Key, data: FederatedData) -> Agent:
-        if num_agents(data) != groups[-1].stop:
-            raise InputError(
-                f"Need data of {groups[-1].stop} agents, got {num_agents(data)}."
-            )
+        _check_agents(groups, data)
         keys = jax.random.split(key, len(groups))
         models = [group.task.init(k) for group, k in zip(groups, keys, strict=True)]
         encoder = models[0].params[ENCODER]
@@ -173,6 +177,7 @@ def multi_task(
         graph,
         batch_size=batch_size,
         evaluate=on_test_sets_of_groups(groups, scores, agent_loop),
+        check=check_fn,
         local_updates=local_updates,
         starts=[group.start for group in groups],
         rewire_every=rewire_every,
@@ -190,6 +195,23 @@ def _learner(
     if isinstance(optimizer, optax.GradientTransformation):
         return gradient_descent(task, optimizer, by_top_level)
     return optimizer(task)
+
+
+def _check_agents(groups: Sequence[Group], data: FederatedData) -> None:
+    if num_agents(data) != groups[-1].stop:
+        raise InputError(
+            f"Need data of {groups[-1].stop} agents, got {num_agents(data)}."
+        )
+    wanted = [group.stop - group.start for group in groups]
+    for split in (data.train, data.valid, data.test):
+        if isinstance(split.examples, PerTask):
+            parts = split.examples.parts
+            found = [len(next(iter(part.values()))) for part in parts]
+            if found != wanted:
+                raise InputError(
+                    f"Need examples of {wanted} agents, those of each task, got "
+                    f"{found}: join the data in the order of the groups."
+                )
 
 
 def _check_encoders(groups: Sequence[Group]) -> None:

@@ -122,6 +122,22 @@ def of_task(
     return jax.tree.map(convert, tree, is_leaf=_is_per_task)
 
 
+def of_group(data: FederatedData, number: int, group: Group) -> FederatedData:
+    """The data of the agents of one task alone.
+
+    Args:
+      data: of all tasks' agents.
+      number: of the task.
+      group: its agents.
+    """
+    return of_task(
+        lambda leaf, first: leaf[group.start - first : group.stop - first],
+        data,
+        number,
+        group.start,
+    )
+
+
 def in_task(
     fn: Callable[[Array, int, Any], Array],
     tree: PyTree,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from p2pjax.datasets.stacking import Examples, stack_agents
+from p2pjax.datasets.stacking import Examples, stack_agents, stack_rows
 from p2pjax.types import FederatedData, InputError, Split
 
 
@@ -166,16 +166,13 @@ def federated_data(
                 f"{without}: lower the number of agents or split the data otherwise."
             )
 
-    def take(rows: np.ndarray) -> dict[str, np.ndarray]:
-        return {"x": examples.x[rows], "y": examples.y[rows].astype(np.int32)}
-
-    empty = np.zeros(0, int)
+    arrays = {"x": examples.x, "y": examples.y.astype(np.int32, copy=False)}
     if cluster is None:
         cluster = np.zeros(len(train), np.int32)
     return FederatedData(
-        train=stack_agents([take(rows) for rows in train]),
-        valid=stack_agents([take(empty) for _ in train]),
-        test=stack_agents([take(rows) for rows in test]),
+        train=stack_rows(arrays, train),
+        valid=stack_rows(arrays, [np.zeros(0, int)] * len(train)),
+        test=stack_rows(arrays, test),
         cluster=cluster,
     )
 

@@ -4,12 +4,14 @@ Host side: `Examples`, flat arrays as a loader returns them. Device side: `Split
 and `FederatedData`, stacked over agents; padding never contributes to anything.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from p2pjax.host_memory import check_room
 from p2pjax.types import Array, FederatedData, Split
 
 
@@ -23,19 +25,53 @@ class Examples(NamedTuple):
     is_test: np.ndarray | None = None  # [E] bool where the source has an own split
 
 
-def stack_agents(agents: list[dict[str, np.ndarray]]) -> Split:
+def stack_agents(agents: Sequence[Mapping[str, np.ndarray]]) -> Split:
     """Pads each agent's examples (leaves `[M_n, ...]`) to the longest and stacks."""
     sizes = [len(next(iter(examples.values()))) for examples in agents]
-    longest = max(sizes)
+    parts = {name: [examples[name] for examples in agents] for name in agents[0]}
+    kinds = {name: np.result_type(*leaves) for name, leaves in parts.items()}
+    like = {name: leaf[:0].astype(kinds[name]) for name, leaf in agents[0].items()}
+    return _stacked(sizes, like, parts)
 
-    def pad(leaf: np.ndarray) -> np.ndarray:
-        widths = [(0, longest - len(leaf))] + [(0, 0)] * (leaf.ndim - 1)
-        return np.pad(leaf, widths)
 
-    stacked = {
-        name: np.stack([pad(examples[name]) for examples in agents])
-        for name in agents[0]
-    }
+def stack_rows(arrays: Mapping[str, np.ndarray], rows: Sequence[np.ndarray]) -> Split:
+    """Stacks rows of flat arrays, agent n's `rows[n]`, padded to the most of any agent.
+
+    Args:
+      arrays: leaves `[E, ...]`.
+      rows: of each agent.
+    """
+    return _stacked(
+        [len(own) for own in rows],
+        arrays,
+        {name: map(leaf.__getitem__, rows) for name, leaf in arrays.items()},
+    )
+
+
+def _stacked(
+    sizes: Sequence[int],
+    like: Mapping[str, np.ndarray],
+    parts: Mapping[str, Iterable[np.ndarray]],
+) -> Split:
+    """What is filled in is made first, whole: padded parts are never there together.
+
+    Args:
+      sizes: examples of each agent.
+      like: leaves with the shapes and dtypes of all parts, but for their first axis.
+      parts: of each agent, by leaf.
+    """
+    num_agents, longest = len(sizes), max(sizes)
+    example = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in like.values())
+    check_room(
+        num_agents * longest * example,
+        f"{longest} examples for each of {num_agents} agents",
+    )
+    stacked = {}
+    for name, leaf in like.items():
+        whole = np.zeros((num_agents, longest, *leaf.shape[1:]), leaf.dtype)
+        for place, part in zip(whole, parts[name], strict=True):
+            place[: len(part)] = part
+        stacked[name] = whole
     return Split(stacked, np.asarray(sizes, np.int32))
 
 
@@ -46,6 +82,8 @@ def pad_split(split: Split, num_examples: int) -> Split:
         more = num_examples - leaf.shape[1]
         return np.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2))
 
+    if all(leaf.shape[1] == num_examples for leaf in split.examples.values()):
+        return split
     examples = {name: pad(leaf) for name, leaf in split.examples.items()}
     return Split(examples, split.size)
 

@@ -4,6 +4,8 @@
 its parts, for those who stop and resume runs or batch several of them.
 """
 
+import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -12,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from p2pjax.evaluation.test_sets import DIVERGED
+from p2pjax.host_memory import check_room
 from p2pjax.sharding import constrain_sharding, on_host, place, placed
 from p2pjax.simulation._used import Used, added, nothing_used
 from p2pjax.types import (
@@ -26,6 +30,8 @@ from p2pjax.types import (
     Split,
     num_agents,
 )
+
+_MANY = 10_000  # rounds for which two are drawn first, to see what all would take
 
 
 class Start(NamedTuple):
@@ -76,7 +82,8 @@ def simulate(
       evaluate: what to measure; `method.evaluate` if not given.
 
     Yields:
-      A `Snapshot` after every `eval_every` rounds and after the last.
+      A `Snapshot` after every `eval_every` rounds and after the last. It warns once
+      where models are no longer finite (`metrics["diverged"]`).
 
     Example:
       >>> import jax, optax
@@ -92,8 +99,10 @@ def simulate(
     evaluate = method.evaluate if evaluate is None else evaluate
     if key.ndim == 0:
         start = prepare(key, method, data, num_rounds)
-        return snapshots(
-            start, method, num_rounds, eval_every=eval_every, evaluate=evaluate
+        return _watched(
+            snapshots(
+                start, method, num_rounds, eval_every=eval_every, evaluate=evaluate
+            )
         )
     if key.ndim > 1 or not key.shape[0]:
         raise InputError(
@@ -102,14 +111,32 @@ def simulate(
     starts = [prepare(one, method, data, num_rounds) for one in key]
     together = _with_one_data(starts)
     if together is not None:
-        return snapshots(
-            together, method, num_rounds, eval_every=eval_every, evaluate=evaluate
+        return _watched(
+            snapshots(
+                together, method, num_rounds, eval_every=eval_every, evaluate=evaluate
+            )
         )
     runs = [
         snapshots(start, method, num_rounds, eval_every=eval_every, evaluate=evaluate)
         for start in starts
     ]
-    return map(_stacked, zip(*runs, strict=True))
+    return _watched(map(_stacked, zip(*runs, strict=True)))
+
+
+def _watched(found: Iterator[Snapshot]) -> Iterator[Snapshot]:
+    """The same, with a warning at the first evaluation where agents have diverged."""
+    is_told = False
+    for snapshot in found:
+        diverged = snapshot.metrics.get(DIVERGED)  # [N], or [S, N]
+        if not is_told and diverged is not None and np.any(diverged):
+            is_told = True
+            warnings.warn(
+                f"The models of {np.count_nonzero(diverged)} of {np.size(diverged)} "
+                f"agents are not finite by round {snapshot.num_rounds}, where they "
+                "were evaluated: lower the learning rate.",
+                stacklevel=2,
+            )
+        yield snapshot
 
 
 def prepare(
@@ -127,6 +154,12 @@ def prepare(
         raise InputError(f"Need at least one round, got {num_rounds}.")
     _, key_plan, _ = jax.random.split(key, 3)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key_plan)))
+    if num_rounds > _MANY:
+        two = jax.tree.leaves(algorithm.plan(copy.deepcopy(rng), data, 2))
+        check_room(
+            num_rounds * sum(np.asarray(leaf).nbytes for leaf in two) // 2,
+            f"all that the host draws for {num_rounds} rounds",
+        )
     inputs = algorithm.plan(rng, data, num_rounds)
     return Start(key, with_order_seeds(data, rng), inputs)
 

@@ -15,11 +15,19 @@ from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
 from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel
 from p2pjax.tasks import ner_metrics
-from p2pjax.tasks._examples import label_check
+from p2pjax.tasks._examples import check_below, label_check
 from p2pjax.tasks._linen_network import shapes_and_norm
 from p2pjax.tasks.losses import is_known, is_right, softmax_cross_entropy
 from p2pjax.tasks.task import Task
-from p2pjax.types import Array, Batch, Key, PyTree, Ratio, Variables
+from p2pjax.types import (
+    Array,
+    Batch,
+    FederatedData,
+    Key,
+    PyTree,
+    Ratio,
+    Variables,
+)
 
 EVALUATION_BATCH = 64  # examples at a time, so that states of a test set need no room
 
@@ -70,6 +78,10 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
 
         return _in_batches(one_batch, batch)
 
+    def check_fn(data: FederatedData) -> None:
+        _check_tokens(encoder, data)
+        label_check(encoder.vocab_size)(data)
+
     init_fn = partial(_init, module, length)
     norm = shapes_and_norm(init_fn)[1]
     return Task(
@@ -78,7 +90,7 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
         evaluate_fn,
         norm,
         predict=predict_fn,
-        check_labels=label_check(encoder.vocab_size),
+        check_labels=check_fn,
     )
 
 
@@ -131,8 +143,18 @@ def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
         values = _ratios(predicted == target, losses, is_word)
         return values | {"f1": ner_metrics.macro_f1(counts)}
 
+    def check_fn(data: FederatedData) -> None:
+        _check_tokens(encoder, data)
+        check_below(data, "positions", "N, M, P", length, "positions of words")
+        label_check(len(labels.names), "labels", "N, M, P")(data)
+
     init_fn = partial(_init, module, length)
-    return Task(init_fn, loss_fn, evaluate_fn, shapes_and_norm(init_fn)[1])
+    norm = shapes_and_norm(init_fn)[1]
+    return Task(init_fn, loss_fn, evaluate_fn, norm, check_labels=check_fn)
+
+
+def _check_tokens(encoder: Encoder, data: FederatedData) -> None:
+    check_below(data, "tokens", "N, M, length", encoder.vocab_size, "tokens")
 
 
 def _init(module: TokenModel, length: int, key: Key) -> Variables:

@@ -44,31 +44,70 @@ def inputs_of(data: FederatedData | Sequence[int]) -> Inputs:
     return Inputs(tuple(map(int, shape)), None, None)
 
 
-def real_labels(data: FederatedData) -> np.ndarray:
-    """Labels `y` of all splits without padding, of those this process holds."""
+def real_values(
+    data: FederatedData, name: str, axes: str, what: str = "labels"
+) -> np.ndarray:
+    """Whole numbers of all splits without padding, of those this process holds.
+
+    Args:
+      data: of all agents.
+      name: of the array in the examples.
+      axes: that it has, such as "N, M".
+      what: they are, for messages.
+    """
     found = [np.zeros(0, np.int32)]
     for split in (data.train, data.valid, data.test):
-        if "y" not in split.examples:
+        if name not in split.examples:
             raise InputError(
-                "Need labels as the examples' `y`, got examples of "
-                f"{', '.join(split.examples)}: name the labels y."
+                f"Need {what} as the examples' `{name}`, got examples of "
+                f"{', '.join(split.examples)}: name the {what} {name}."
             )
-        labels, size = split.examples["y"], split.size
-        if not (is_local(labels) and is_local(size)):
+        values, size = split.examples[name], split.size
+        if not (is_local(values) and is_local(size)):
             continue
-        if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 2:
+        is_whole = np.issubdtype(values.dtype, np.integer)
+        if not is_whole or values.ndim != len(axes.split(",")):
             raise InputError(
-                "Need labels `[N, M]` of whole numbers, got shape "
-                f"{list(labels.shape)} of {labels.dtype}: number the classes from 0."
+                f"Need {what} `[{axes}]` of whole numbers, got shape "
+                f"{list(values.shape)} of {values.dtype}: number them from 0."
             )
-        is_real = np.arange(labels.shape[1])[None] < np.asarray(size)[:, None]
-        found.append(np.asarray(labels)[is_real])
+        is_real = np.arange(values.shape[1])[None] < np.asarray(size)[:, None]
+        found.append(np.asarray(values)[is_real].reshape(-1))
     return np.concatenate(found)
 
 
-def label_check(num_outputs: int) -> Callable[[FederatedData], None]:
-    """A `Task.check_labels` for networks with so many outputs."""
-    return lambda data: check_labels(real_labels(data), num_outputs)
+def label_check(
+    num_outputs: int, name: str = "y", axes: str = "N, M"
+) -> Callable[[FederatedData], None]:
+    """A `Task.check_labels` for networks with so many outputs.
+
+    Args:
+      num_outputs: of the network.
+      name: of the labels in the examples.
+      axes: that they have.
+    """
+    return lambda data: check_labels(real_values(data, name, axes), num_outputs)
+
+
+def check_below(
+    data: FederatedData, name: str, axes: str, most: int, what: str
+) -> None:
+    """Refuses numbers that would be looked up beyond the end of a table.
+
+    Args:
+      data: of all agents.
+      name: of the array in the examples.
+      axes: that it has.
+      most: rows of the table.
+      what: they are.
+    """
+    values = real_values(data, name, axes, what)
+    if values.size and not 0 <= values.min() <= values.max() < most:
+        raise InputError(
+            f"Need {what} from 0 to {most - 1}, got {values.min()} to {values.max()} "
+            f"in the examples' `{name}`: give the network a larger table, or number "
+            "them as it does."
+        )
 
 
 def fit_to_inputs(network: Any, inputs: Inputs) -> Fitted:

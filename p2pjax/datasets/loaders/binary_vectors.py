@@ -8,11 +8,13 @@ evenly spaced, that move with k div s. Everything is computed, nothing is drawn.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from p2pjax.datasets.stacking import stack_agents
+from p2pjax.host_memory import check_room
 from p2pjax.types import FederatedData, InputError
 
 OVERFLOWS = ("refuse", "drop", "wrap")
@@ -105,21 +107,25 @@ def world(
             f"{len(test)}."
         )
 
-    def vectors_of(agent: int, ks: Sequence[int]) -> Vector:  # leaves [M, n]
-        differs = agent < num_modified
+    # x and y of all agents, in bytes.
+    num_vectors = 2 * num_agents * (len(train) + len(test))
+    check_room(num_vectors * patterns.num_bits, f"{num_vectors} vectors")
+
+    @cache
+    def vectors_of(differs: bool, ks: Sequence[int]) -> Vector:  # leaves [M, n]
         vectors = [
             vector(k, patterns, modified=differs and k % patterns.period == modified)
             for k in ks
         ]
         return Vector(*map(np.stack, zip(*vectors, strict=True)))
 
-    agents = range(num_agents)
-    learned = [vectors_of(agent, train) for agent in agents]
-    asked = [vectors_of(agent, test) for agent in agents]
+    kinds = [agent < num_modified for agent in range(num_agents)]
+    learned = [vectors_of(kind, tuple(train)) for kind in kinds]
+    asked = [vectors_of(kind, tuple(test)) for kind in kinds]
     empty = np.zeros((0, patterns.num_bits), np.uint8)
     return FederatedData(
         train=stack_agents([{"x": v.training, "y": v.expected} for v in learned]),
-        valid=stack_agents([{"x": empty, "y": empty} for _ in agents]),
+        valid=stack_agents([{"x": empty, "y": empty} for _ in kinds]),
         test=stack_agents([{"x": v.test, "y": v.expected} for v in asked]),
         cluster=(np.arange(num_agents) < num_modified).astype(np.int32),
     )

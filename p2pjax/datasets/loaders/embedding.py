@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import sparse
 
+from p2pjax.host_memory import check_room
 from p2pjax.types import InputError
 
 NUM_BINS = 2**18
@@ -88,6 +89,10 @@ def embed(
             f"Need {max(least, 1)} training texts, one dimension or more and a seed of "
             f"0 or more, got {num_train}, {num_dims} and {seed}."
         )
+    check_room(
+        2 * 4 * num_dims * counts.shape[0],
+        f"vectors of {num_dims} numbers of {counts.shape[0]} texts",
+    )
     in_train = counts[np.flatnonzero(is_train)]
     in_texts = np.asarray((in_train != 0).sum(0)).reshape(-1)
     rarity = np.log((1 + num_train) / (1 + in_texts)) + 1

@@ -20,6 +20,7 @@ import numpy as np
 
 from p2pjax.datasets.loaders.glyph_strokes import ALPHABET, DESCENDER, FORMS, X_HEIGHT
 from p2pjax.datasets.stacking import Examples
+from p2pjax.host_memory import check_room
 from p2pjax.types import InputError
 
 # Axis letters of this module: F forms, A characters (62), T control points (padded),
@@ -83,6 +84,10 @@ def glyphs(
         InputError: if an argument is out of its range.
     """
     _check(num_users, samples_per_user, seed, num_classes)
+    check_room(
+        num_users * samples_per_user * _SIDE**2,
+        f"{samples_per_user} images of each of {num_users} writers",
+    )
     forms = _all_forms()
     x = np.empty((num_users, samples_per_user, _SIDE, _SIDE), np.uint8)
     y = np.empty((num_users, samples_per_user), np.int32)

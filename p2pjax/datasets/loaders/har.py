@@ -20,6 +20,7 @@ from p2pjax.datasets.loaders.files import find_archive, not_found, reading
 from p2pjax.datasets.loaders.npz import read_arrays
 from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.datasets.stacking import Examples
+from p2pjax.host_memory import check_room
 from p2pjax.types import InputError
 
 CLASSES = (  # the class id is the position; published from 1
@@ -137,17 +138,21 @@ def synthetic(num_people: int = 30, size: int = 300, seed: int = 0) -> Examples:
         )
     shape = (len(CLASSES), NUM_FEATURES)
     centers = np.random.default_rng([seed, 0]).normal(scale=_CENTER_SPREAD, size=shape)
-    x, y = [], []
+    # As they are, and three times as doubles while those of one person are drawn.
+    num_bytes = size * NUM_FEATURES * (4 * num_people + 3 * 8)
+    check_room(num_bytes, f"{size} examples of each of {num_people} people")
+    x = np.empty((num_people, size, NUM_FEATURES), np.float32)
+    y = np.empty((num_people, size), np.int32)
     for person in range(num_people):
         rng = np.random.default_rng([seed, 1, person])
         labels = rng.permutation(np.arange(size) % len(CLASSES))
         own = centers + rng.normal(scale=_OWN_SPREAD, size=shape)
         own = own + rng.normal(scale=_SHIFT, size=NUM_FEATURES)
-        x.append(np.tanh(_SCALE * (own[labels] + rng.normal(size=(size, shape[1])))))
-        y.append(labels)
+        x[person] = np.tanh(_SCALE * (own[labels] + rng.normal(size=(size, shape[1]))))
+        y[person] = labels
     return Examples(
-        np.concatenate(x).astype(np.float32),
-        np.concatenate(y).astype(np.int32),
+        x.reshape(-1, NUM_FEATURES),
+        y.reshape(-1),
         np.repeat(np.arange(num_people, dtype=np.int32), size),
         len(CLASSES),
     )

@@ -29,6 +29,7 @@ from p2pjax.datasets.loaders.arrays import finite_floats
 from p2pjax.datasets.loaders.files import not_found, reading, shown
 from p2pjax.datasets.loaders.text_files import read_text
 from p2pjax.datasets.stacking import Examples
+from p2pjax.host_memory import check_room
 from p2pjax.types import FederatedData, InputError
 
 CONTENT = "the hospital's table as csv"
@@ -182,6 +183,7 @@ def synthetic(size: int = 2000, seed: int = 0) -> Examples:
         raise InputError(
             f"Need at least one example and a seed of 0 or more, got {size} and {seed}."
         )
+    check_room(size * SYNTHETIC_FEATURES * (4 + 2 * 8), f"{size} patients")
     rng = np.random.default_rng([seed, 0])
     centers = rng.normal(size=(2, 2, SYNTHETIC_FEATURES))
     # Scaled to the same distance, so that seeds are equally hard.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from p2pjax.datasets.loaders.files import open_file, read_start, reading
-from p2pjax.host_memory import free_memory
+from p2pjax.host_memory import free_bytes
 from p2pjax.types import InputError
 
 ALWAYS_ALLOWED = 2**30  # bytes
@@ -77,7 +77,7 @@ def check_holes(path: Path, content: str) -> None:
 
 def check_memory(path: Path, size: int, content: str) -> None:
     """Refuses to read so many bytes of a file, or out of it, as memory cannot hold."""
-    left = free_memory()
+    left = free_bytes()
     if left is not None and size > left:
         raise InputError(
             f"{path} must be {content} but takes {size} bytes of memory, of which "

@@ -10,6 +10,7 @@ import numpy as np
 
 from p2pjax.datasets import partition
 from p2pjax.datasets.stacking import Examples
+from p2pjax.host_memory import check_room
 from p2pjax.types import FederatedData, InputError
 
 CENTERS = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [-1.0, 1.0]])
@@ -51,6 +52,9 @@ def world(
             "Need a multiple of 2 training points of every machine and a multiple of 4 "
             f"test points, got {train_size} and {test_size}."
         )
+    # Of each point two doubles and their noise, two floats, apart and together.
+    num_points = NUM_MACHINES * train_size + test_size
+    check_room(num_points * (2 * 2 * 8 + 2 * 2 * 4), f"{num_points} points")
     tests = points(rng, np.full(4, test_size // 4))
     parts, train = [tests], []
     start = test_size

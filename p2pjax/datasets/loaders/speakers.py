@@ -19,6 +19,7 @@ import numpy as np
 
 from p2pjax.datasets.loaders.ner import Sentence
 from p2pjax.datasets.loaders.text import Documents
+from p2pjax.host_memory import check_room
 from p2pjax.types import InputError
 
 
@@ -150,6 +151,9 @@ _MAIN = 0.8  # of a speaker's sentences are about its main topic
 _OPENS, _CLOSES = 0.5, 0.3  # shares of sentences
 
 
+_BYTES = 170  # of a text as Python holds it, measured
+
+
 class Speaker(NamedTuple):
     """What stays the same in all that one speaker says."""
 
@@ -198,6 +202,10 @@ def _population(
         )
     if not 1 <= num_topics <= len(TOPICS):
         raise InputError(f"Need 1 to {len(TOPICS)} topics, got {num_topics}.")
+    check_room(
+        num_speakers * num_texts * _BYTES,
+        f"{num_texts} texts of each of {num_speakers} speakers",
+    )
     shared = np.random.default_rng([seed, 0])
     habits = [_habits(shared, topic) for topic in TOPICS]
     every = []

@@ -20,6 +20,7 @@ from p2pjax.datasets.loaders.arrays import (
 from p2pjax.datasets.loaders.files import find_archive
 from p2pjax.datasets.loaders.npz import read_arrays
 from p2pjax.datasets.stacking import Examples
+from p2pjax.host_memory import check_room
 from p2pjax.types import FederatedData, InputError, Split
 
 CLASSES = ("AAV", "DW")  # the class id is the position
@@ -96,18 +97,22 @@ def synthetic(num_sensors: int = 23, size: int = 400, seed: int = 0) -> Examples
     centers = np.random.default_rng([seed, 0]).normal(
         scale=_MODE_SPREAD, size=(len(CLASSES), _NUM_MODES, NUM_FEATURES)
     )
-    x, y = [], []
+    # As they are, and four times as doubles while those of one sensor are drawn.
+    num_bytes = size * NUM_FEATURES * (4 * num_sensors + 4 * 8)
+    check_room(num_bytes, f"{size} examples of each of {num_sensors} sensors")
+    x = np.empty((num_sensors, size, NUM_FEATURES), np.float32)
+    y = np.empty((num_sensors, size), np.int32)
     for sensor in range(num_sensors):
         rng = np.random.default_rng([seed, 1, sensor])
         labels = rng.permutation(np.arange(size) % len(CLASSES))
         modes = rng.integers(0, _NUM_MODES, size)
         own = centers[labels, modes] + rng.normal(size=(size, NUM_FEATURES))
         shift = rng.normal(scale=_SHIFT, size=NUM_FEATURES)
-        x.append((own @ _rotation(rng) + shift) * _SCALE)
-        y.append(labels)
+        x[sensor] = (own @ _rotation(rng) + shift) * _SCALE
+        y[sensor] = labels
     return Examples(
-        np.concatenate(x).astype(np.float32),
-        np.concatenate(y).astype(np.int32),
+        x.reshape(-1, NUM_FEATURES),
+        y.reshape(-1),
         np.repeat(np.arange(num_sensors, dtype=np.int32), size),
         len(CLASSES),
     )
