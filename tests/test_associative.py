@@ -448,6 +448,7 @@ def test_engine_equals_a_plain_simulation_of_three_agents(agent_loop):
         assert tested["accuracy"][n] == pytest.approx(np.mean(successes))
 
 
+@pytest.mark.slow
 def test_vmap_and_in_place_agree():
     world = binary_vectors.world(SMALL, num_agents=7, num_modified=2)
     states = []
@@ -495,6 +496,7 @@ def test_an_absent_cell_never_fires():
     np.testing.assert_array_equal(after["to_visible"]["kernel"], [[0.5] * 3, [0] * 3])
 
 
+@pytest.mark.slow
 def test_partial_averaging_beats_none_and_all_of_it():
     """The specification's setting after 20 mini-batches, one run: .47, .66, .61."""
     task = associative(50, 400, THRESHOLD)

@@ -116,6 +116,7 @@ def test_counts_are_those_of_hashed_ngrams():
     assert set(counts.data) <= {-2, -1, 1, 2}
 
 
+@pytest.mark.slow
 def test_vectors_keep_the_angles_of_tf_idf():
     texts = [f"word{i} word{i + 1} common" for i in range(40)]
     is_train = np.arange(40) < 30

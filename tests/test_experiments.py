@@ -565,6 +565,7 @@ def test_ci_runs_the_readme_test_command():
     assert command in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_sensors(run):
     folder = run(
         "--num_agents=4",
@@ -586,6 +587,7 @@ def test_sensors(run):
     assert_drawn(folder, "accuracy_by_level", *lines, num_lines=3)
 
 
+@pytest.mark.slow
 def test_associative_networks(run):
     folder = run(
         "--num_hidden=40",
@@ -688,6 +690,7 @@ def test_virtual_refuses(run, tmp_path, capsys):
 COMBINATION = ("--max_epochs=4", "--patience=2", "--num_rounds=3", "--eval_every=1")
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_combination(run, capsys):
     folder = run(

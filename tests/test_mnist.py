@@ -281,6 +281,7 @@ def test_studies_run(run, args, figure, num_lines):
     assert np.isfinite([row["loss"] for row in rows]).all()
 
 
+@pytest.mark.slow
 def test_runs_and_settings_of_a_scheme_share_a_program(run):
     """Three runs at two settings, two schemes: two programs are compiled."""
     advance = importlib.import_module("p2pjax.simulation._simulate")._advance

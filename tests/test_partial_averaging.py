@@ -404,6 +404,7 @@ def test_equals_centralized_sgd_with_local_momentum():
     assert largest_difference(rate=0.1, momentum=0.9) <= 1e-12
 
 
+@pytest.mark.slow
 def test_rare_averaging_is_not_centralized_sgd():
     """Negative controls: the distance grows like rate**2 and with the period."""
     slow, middle, fast = (

@@ -103,6 +103,7 @@ def test_an_asynchronous_run_resumes(run, monkeypatch, tmp_path):
         assert (folder / "metrics.jsonl").read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_full_disk_says_how_to_go_on(run, whole, monkeypatch, capsys, tmp_path):
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patched:
@@ -123,6 +124,7 @@ def test_full_disk_says_how_to_go_on(run, whole, monkeypatch, capsys, tmp_path):
     assert (folder / "metrics.jsonl").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_falls_back_to_the_one_before(
     run, whole, monkeypatch, tmp_path
 ):
@@ -146,11 +148,13 @@ def test_damaged_checkpoint_falls_back_to_the_one_before(
     assert (folder / "metrics.jsonl").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_changes_nothing(run, whole):
     folder = resume(run, run(*ARGS))
     assert (folder / "metrics.jsonl").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_another_number_of_devices_may_go_on(run, whole, caplog):
     folder = run(*ARGS)
     text = (folder / "run.flags").read_text()

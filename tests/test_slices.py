@@ -182,6 +182,7 @@ def random_instances(draw):
     return networks, models, edges, below, rng.uniform(0.5, 2, num_agents)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(random_instances(), st.booleans())
 @pytest.mark.filterwarnings("ignore:Dependency", "ignore:No agent implements")

@@ -50,6 +50,7 @@ def assert_same_rows(one, other, **tolerance):
                 assert value == other[key][name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [2, 3])
 def test_same_rows_as_one_after_the_other(run_toys, at_once):
     alone = run_toys(workdir="alone")
@@ -128,6 +129,7 @@ def test_every_kind_of_method(run, in_64_bits):
     assert_same_rows(by_run(alone), by_run(together), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_tables_of_different_shapes_go_one_by_one(run_toys):
     options = {"widths": (1, 2), "num_runs": 4, "schemes": ("near",)}
     alone = run_toys(workdir="alone", **options)
