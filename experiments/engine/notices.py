@@ -100,9 +100,9 @@ def tell_of_saturation(
 
 def _limits(values: Mapping[str, np.ndarray], data: FederatedData) -> dict[str, float]:
     """Of metrics `[N]` that are known, what no model should exceed."""
-    found = {"norm": _NORM} if np.ndim(values.get("norm")) == 1 else {}
-    losses = values.get("loss")
-    if np.ndim(losses) == 1 and np.max(losses) > _LOSS * math.log(2):
+    of_agents = {name: value for name, value in values.items() if value.ndim == 1}
+    found = {"norm": _NORM} if "norm" in of_agents else {}
+    if "loss" in of_agents and of_agents["loss"].max() > _LOSS * math.log(2):
         num_classes = _num_classes(data)  # looks at all labels
         if num_classes is not None:
             found["loss"] = _LOSS * math.log(max(2, num_classes))
