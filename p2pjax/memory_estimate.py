@@ -24,6 +24,7 @@ class MemoryEstimate(NamedTuple):
     memory: int  # what else their state has: optimizers, mailboxes, references
     data: int  # examples
     working: int = 0  # training, mixing, evaluation, reports
+    programs: int = 0  # libraries and compiled code
 
     @property
     def total(self) -> int:
@@ -73,7 +74,7 @@ def num_bytes(shapes: PyTree) -> int:
     total = 0
     for leaf in jax.tree.leaves(shapes):
         shape, copies = leaf.shape, 1
-        if leaf.sharding is not None:
+        if getattr(leaf, "sharding", None) is not None:
             shape = leaf.sharding.shard_shape(shape)
             copies = len(leaf.sharding.addressable_devices)
         total += math.prod(shape) * leaf.dtype.itemsize * copies

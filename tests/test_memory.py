@@ -125,15 +125,18 @@ def run_toys(parse, tmp_path):
 def test_too_large_runs_are_refused_before_anything_is_written(
     run, monkeypatch, capsys, tmp_path
 ):
-    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 300_000)
+    monkeypatch.setattr(fitting, "_PROGRAMS", 1000)
+    # Enough for what is known from shapes: twice 154 kB of models and 94 kB of images.
+    monkeypatch.setattr(memory_estimate, "available_memory", lambda: 500_000)
     with pytest.raises(SystemExit) as exit_info:
         run(*TINY, "--levels=50", "--agent_loop=1")
     assert exit_info.value.code == 2
     said = capsys.readouterr().err
     assert re.match(
         r"Need memory of \d+ kB \(models 154 kB, optimizers and messages 0 kB, data "
-        r"\d+ kB, training, evaluation and checkpoints \d+ kB\), but 300 kB are free: "
-        r"take fewer examples at once \(--batch_size, test examples\)\.\n",
+        r"\d+ kB, training, evaluation and checkpoints \d+ kB, programs 1 kB\), but "
+        r"500 kB are free: take fewer examples at once \(--batch_size, test "
+        r"examples\)\.\n",
         said,
     )
     assert said.count("\n") == 1
@@ -146,6 +149,7 @@ def test_too_large_runs_are_refused_before_anything_is_written(
         (MemoryEstimate(9, 0, 0, 1), 1, 1, "take fewer agents or smaller networks."),
         (MemoryEstimate(1, 2, 1, 0), 1, 1, "take fewer agents or smaller networks."),
         (MemoryEstimate(1, 2, 3, 0), 1, 1, "take fewer agents or examples."),
+        (MemoryEstimate(3, 2, 1, 5), 1, 1, "take fewer agents or smaller networks."),
         (
             MemoryEstimate(1, 2, 3, 4),
             1,
@@ -173,6 +177,7 @@ def test_the_advice_is_about_the_largest_part(need, at_once, agent_loop, advice)
 def test_as_many_runs_as_fit_go_side_by_side(run_toys, monkeypatch, tmp_path):
     found = []
     need = MemoryEstimate(10, 10, 10, 20)
+    monkeypatch.setattr(fitting, "_PROGRAMS", 0)
     monkeypatch.setattr(memory_estimate, "estimate", lambda *args: need)
     monkeypatch.setattr(runner, "_run_left", lambda *args: found.append(args))
     monkeypatch.setattr(runner, "summarize", lambda *args: None)

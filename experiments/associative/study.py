@@ -7,6 +7,7 @@ from experiments.analysis import figures
 from experiments.associative.config import Config
 from experiments.averaging.cases import Case, averaging_jobs, averaging_program
 from experiments.averaging.schemes import one_model
+from experiments.engine import fitting
 from experiments.engine.command import Experiment
 from experiments.engine.config import rate
 from experiments.engine.jobs import Job, Program, own_examples
@@ -21,6 +22,14 @@ from p2pjax.types import FederatedData
 def make_cases(config: Config) -> list[Case]:
     """The numbers of global hidden cells, for every vector that may be modified."""
     network = (config.num_bits, config.num_hidden)
+    learned = associative(config.num_bits, config.num_hidden, config.threshold)
+    fitting.check_agents(
+        config,
+        config.num_agents,
+        learned,
+        examples=2 * 100 * config.num_bits,  # over a hundred vectors x and y
+        batch=config.batch_size * config.num_bits,
+    )
     patterns = Patterns(config.num_bits, config.block_size, overflow=config.overflow)
     cases = []
     for modified in config.modified:

@@ -14,6 +14,7 @@ import optax
 
 from experiments.averaging.config import LOSSES, AveragingConfig
 from experiments.averaging.schemes import level_layout, one_model
+from experiments.engine import fitting
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, jobs_of_runs
 from p2pjax.engines.partial_rounds import partial_rounds
@@ -29,7 +30,14 @@ from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.learner import Learner, gradient_descent, per_sample
-from p2pjax.types import Array, FederatedData, InputError, Layout, Models, Wiring
+from p2pjax.types import (
+    Array,
+    FederatedData,
+    InputError,
+    Layout,
+    Models,
+    Wiring,
+)
 
 MakeData = Callable[[int], FederatedData]  # of a run
 ConfigType = TypeVar("ConfigType", bound=AveragingConfig)
@@ -46,6 +54,35 @@ class Case(NamedTuple):
     drift: float | None = None  # the config's if not given
     runs: Sequence[int] | None = None  # all if not given
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
+
+
+def check_perceptrons(
+    config: AveragingConfig,
+    network: Layout,
+    num_agents: int,
+    num_examples: int,
+    *,
+    itemsize: int = 1,
+    batch_size: int | None = None,
+) -> None:
+    """Refuses networks and examples that cannot fit, before anything is made.
+
+    Args:
+      config: of the experiment.
+      network: of every agent, at least this.
+      num_agents: N.
+      num_examples: of each agent.
+      itemsize: bytes of an input, at least this.
+      batch_size: where the study varies it.
+    """
+    example = network[0] * itemsize
+    fitting.check_agents(
+        config,
+        num_agents,
+        classification(mlp.MLP(network[1:]), network[:1], LOSSES[config.loss]),
+        examples=num_examples * example,
+        batch=(batch_size or config.batch_size) * example,
+    )
 
 
 def level_cases(

@@ -92,10 +92,18 @@ class Config(Common):
         topic=TRAINING,
     )
     hidden: tuple[int, ...] = integers(
-        (64,), "Cells of hidden dense layers.", at_least=1, topic=TRAINING
+        (64,),
+        "Cells of hidden dense layers.",
+        at_least=1,
+        distinct=False,
+        topic=TRAINING,
     )
     channels: tuple[int, ...] = integers(
-        (16, 32), "Channels of convolutions.", at_least=1, topic=TRAINING
+        (16, 32),
+        "Channels of convolutions.",
+        at_least=1,
+        distinct=False,
+        topic=TRAINING,
     )
     optimizer: str = choice(
         "sgd", ("sgd", "momentum", "adam"), "Optimizer of every agent.", topic=TRAINING

@@ -1,5 +1,6 @@
 """What `experiments.compare` runs: every method with every learning rate."""
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -9,11 +10,18 @@ from experiments.analysis import figures
 from experiments.compare import problem, results
 from experiments.compare.config import Config
 from experiments.compare.methods import METHODS, Problem
+from experiments.engine import fitting
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop, rate
-from experiments.engine.jobs import Job, Program, data_rng, jobs_of_runs, kept
+from experiments.engine.jobs import (
+    Job,
+    Program,
+    data_rng,
+    jobs_of_runs,
+    kept,
+    of_all_runs,
+)
 from experiments.report import command as report_command
-from p2pjax.datasets.stacking import pad_to_same_size
 from p2pjax.evaluation.models import worst_decile
 from p2pjax.evaluation.test_sets import before_and_after, on_test_sets
 from p2pjax.tasks._classification import classification
@@ -31,20 +39,26 @@ OPTIMIZERS = {
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all methods; learning rates of a method share a program."""
     examples = problem.examples_of(config)
-    of_runs = pad_to_same_size(
-        [
-            problem.data_of_run(config, examples, data_rng(config, run))
-            for run in config.runs
-        ]
-    )
-    data = kept(config, dict(zip(config.runs, of_runs, strict=True)).__getitem__)
     network = problem.network_of(config, examples.num_classes)
-    task = classification(network, data(config.first_run), per_class=True)
     rates = config.learning_rates or (rate(config, 0.1),)
     injected = optax.inject_hyperparams(OPTIMIZERS[config.optimizer])
+    optimizer = injected(learning_rate=rates[0])
+    inputs = math.prod(examples.x.shape[1:]) * examples.x.dtype.itemsize
+    fitting.check_agents(
+        config,
+        1 if config.methods == ("central",) else config.num_agents,
+        classification(network, examples.x.shape[1:]),
+        optimizer,
+        batch=config.batch_size * inputs,
+    )
+    of_runs = of_all_runs(
+        config, lambda run: problem.data_of_run(config, examples, data_rng(config, run))
+    )
+    data = kept(config, of_runs.__getitem__)
+    task = classification(network, data(config.first_run), per_class=True)
     made = Problem(
         task=task,
-        optimizer=injected(learning_rate=rates[0]),
+        optimizer=optimizer,
         graph=problem.GRAPHS[config.graph](config),
         data=data(config.first_run),
         num_rounds=config.num_rounds,

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from experiments.connections.config import Config
-from experiments.engine.jobs import data_rng
-from p2pjax.datasets import label_skew, partition, stacking
+from experiments.engine.jobs import data_rng, of_all_runs
+from p2pjax.datasets import label_skew, partition
 from p2pjax.datasets.loaders import cifar10, text
 from p2pjax.datasets.loaders.text import Corpus
 from p2pjax.datasets.stacking import Examples
@@ -174,18 +174,15 @@ def _swapped(config: Config, examples: Examples, cluster: np.ndarray) -> np.ndar
 
 def image_data_of_runs(config: Config, examples: Examples) -> dict[int, FederatedData]:
     """Split anew in every run; all have the same shapes."""
-    return _same_shapes(
-        {
-            run: image_data(config, examples, data_rng(config, run))
-            for run in config.runs
-        }
+    return of_all_runs(
+        config, lambda run: image_data(config, examples, data_rng(config, run))
     )
 
 
 def text_data_of_runs(config: Config, corpus: Corpus) -> dict[int, FederatedData]:
     """Other users in every run, as many of every group; all have the same shapes."""
-    found = {}
-    for run in config.runs:
+
+    def of_run(run: int) -> FederatedData:
         users = text.select(
             corpus,
             num_agents=config.num_agents,
@@ -195,10 +192,6 @@ def text_data_of_runs(config: Config, corpus: Corpus) -> dict[int, FederatedData
             max_train=config.max_train,
             by_group=True,
         )
-        found[run] = text.world_of_users(corpus, users, data_rng(config, run))
-    return _same_shapes(found)
+        return text.world_of_users(corpus, users, data_rng(config, run))
 
-
-def _same_shapes(of_runs: dict[int, FederatedData]) -> dict[int, FederatedData]:
-    padded = stacking.pad_to_same_size(list(of_runs.values()))
-    return dict(zip(of_runs, padded, strict=True))
+    return of_all_runs(config, of_run)

@@ -5,6 +5,8 @@ import dataclasses
 from experiments.engine.config import Common
 from experiments.engine.fields import TRAINING, integer, number, switch
 
+MOST = 10**6  # rounds and agents that a method may be told of
+
 
 @dataclasses.dataclass(frozen=True)
 class Options(Common):
@@ -15,12 +17,14 @@ class Options(Common):
         "First round of the second stage of PENS and PANM; a fifth of all if not "
         "given.",
         at_least=1,
+        at_most=MOST,
         topic=TRAINING,
     )
     matching_every: int | None = integer(
         None,
         "Rounds between two matchings of PANM; a fiftieth of all if not given.",
         at_least=1,
+        at_most=MOST,
         topic=TRAINING,
     )
     counts_all: bool = switch(
@@ -33,10 +37,15 @@ class Options(Common):
         None,
         "Rounds in which L2C mixes all models; a fiftieth of all if not given.",
         at_least=1,
+        at_most=MOST,
         topic=TRAINING,
     )
     num_kept: int = integer(
-        3, "Peers that L2C keeps after these rounds.", at_least=1, topic=TRAINING
+        3,
+        "Peers that L2C keeps after these rounds.",
+        at_least=1,
+        at_most=MOST,
+        topic=TRAINING,
     )
     bilevel: bool = switch(
         False,
@@ -44,7 +53,11 @@ class Options(Common):
         topic=TRAINING,
     )
     num_candidates: int = integer(
-        6, "Models that PENS and PANM try in a round.", at_least=1, topic=TRAINING
+        6,
+        "Models that PENS and PANM try in a round.",
+        at_least=1,
+        at_most=MOST,
+        topic=TRAINING,
     )
     sharpness: float = number(
         30.0, "Softmax sharpness of DAC's peer sampling.", at_least=0, topic=TRAINING
@@ -59,10 +72,14 @@ class Options(Common):
         topic=TRAINING,
     )
     iterations: int = integer(
-        5, "Averages in a cycle of DiPLe.", at_least=1, topic=TRAINING
+        5, "Averages in a cycle of DiPLe.", at_least=1, at_most=MOST, topic=TRAINING
     )
     clique_size: int = integer(
-        10, "Most agents of a clique of D-Cliques.", at_least=1, topic=TRAINING
+        10,
+        "Most agents of a clique of D-Cliques.",
+        at_least=1,
+        at_most=MOST,
+        topic=TRAINING,
     )
     group_limit: int | None = integer(
         None,
@@ -70,6 +87,7 @@ class Options(Common):
         "tenths of all agents for two true clusters and two tenths for more, as in the "
         "thesis.",
         at_least=1,
+        at_most=MOST,
         topic=TRAINING,
     )
     probe_size: int = integer(
@@ -77,6 +95,7 @@ class Options(Common):
         "Test examples of the first agents on which AUCCCR, dac_probe and panm_probe "
         "compare predictions.",
         at_least=1,
+        at_most=MOST,
         topic=TRAINING,
     )
     max_in_load: int | None = integer(
@@ -84,6 +103,7 @@ class Options(Common):
         "Most agents that may fetch from one agent in a round, but for d_cliques; no "
         "limit if not given.",
         at_least=1,
+        at_most=MOST,
         topic=TRAINING,
     )
     view_size: int | None = integer(
@@ -91,6 +111,7 @@ class Options(Common):
         "Agents that each agent knows at a time, by gossip, more than --degree, where "
         "methods have no graph; all if not given.",
         at_least=2,
+        at_most=MOST,
         topic=TRAINING,
     )
     score_before: bool = switch(

@@ -1,12 +1,14 @@
 """The images and texts that `experiments.connections` deals to agents."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from experiments.connections import networks
 from experiments.connections.config import Config
-from experiments.engine.datasets import is_format, load_dataset
+from experiments.engine.datasets import is_format, least_words, load_dataset
 from p2pjax.datasets.loaders import (
     cifar10,
     digits,
@@ -15,6 +17,7 @@ from p2pjax.datasets.loaders import (
     reddit,
     shakespeare,
     speakers,
+    text,
 )
 from p2pjax.datasets.loaders.text import Documents
 from p2pjax.datasets.stacking import Examples
@@ -35,6 +38,9 @@ def load_examples(config: Config) -> Examples:
     def embedded() -> Examples:
         if config.dataset == "glyphs":
             size, seed = config.num_agents, config.seed
+            task = networks.image_task(config, glyphs.SHAPE, 10)
+            pixels = math.prod(glyphs.SHAPE)
+            networks.check_room(config, task, pixels, GLYPHS_EACH)
             return glyphs.glyphs(size, GLYPHS_EACH, seed=seed, num_classes=10)
         return digits.load()
 
@@ -56,6 +62,8 @@ def load_documents(config: Config) -> Documents:
                 f"where there are more runs, got {config.first_run}: make all runs at "
                 "once."
             )
+        num_ids = least_words(config, config.num_words)
+        networks.check_room(config, networks.text_task(config, num_ids), text.WINDOW)
         return speakers.speakers(
             config.num_agents * config.num_runs,
             seed=config.seed,

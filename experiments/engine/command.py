@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import logging as stdlib_logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -216,6 +217,21 @@ def guarded(main: Callable[[], object]) -> None:
         sys.exit(stops.status_of(error))
     except OSError as error:
         _refuse(str(run_folder.failed(Path(), error)))
+    except MemoryError as error:
+        _refuse(_without_room(error))
+    except jax.errors.JaxRuntimeError as error:
+        if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
+            raise
+        _refuse(_without_room(error))
+
+
+def _without_room(error: Exception) -> str:
+    """What is not foreseen by `fitting` and `host_memory`."""
+    first_line = str(error).partition("\n")[0]
+    return (
+        f"Need more memory than there is ({first_line or type(error).__name__}): take "
+        "fewer agents or examples, smaller batches or smaller networks."
+    )
 
 
 def _refuse(reason: str) -> NoReturn:

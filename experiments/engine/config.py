@@ -112,6 +112,7 @@ class Common:
         1,
         "Repetitions with other splits and initial weights.",
         at_least=1,
+        at_most=10**4,
         topic=TRAINING,
     )
     first_run: int = integer(
@@ -204,6 +205,7 @@ class Common:
         "Devices the agents are spread over, those of all processes together; if not "
         "given, all accelerators, or a virtual device per CPU core.",
         at_least=1,
+        at_most=10**3,
         topic=MACHINE,
     )
     num_processes: int | None = integer(

@@ -7,6 +7,7 @@ from absl import logging
 
 from experiments.engine.config import Common
 from experiments.engine.fields import DATA, checked_text
+from p2pjax.datasets.loaders import speakers, text
 from p2pjax.datasets.loaders.named import load_examples
 from p2pjax.types import InputError
 
@@ -73,6 +74,17 @@ def load_dataset(
     if dataset in loaders:
         return loaders[dataset](data_dir)
     return load_examples(dataset, data_dir)
+
+
+def least_words(config: Common, num_words: int) -> int:
+    """Tokens that generated texts have at least: those of a few speakers.
+
+    Args:
+      config: says the seed.
+      num_words: of the vocabulary at most.
+    """
+    few = speakers.speakers(8, seed=config.seed)
+    return text.encode(few, num_words).vocabulary.num_ids
 
 
 def users_of_runs(config: Common, num_agents: int) -> int:

@@ -17,6 +17,8 @@ MACHINE = "Machine"
 PROCESSES = "Several processes"
 TOPICS = (STUDY, DATA, TRAINING, RESULTS, MACHINE, PROCESSES)
 
+MOST = 2**31 - 1  # of whole numbers: JAX counts with 32 bits
+
 
 def _field(
     default: Any,
@@ -34,7 +36,7 @@ def integer(
     help_text: str,
     *,
     at_least: int | None = None,
-    at_most: int | None = None,
+    at_most: int = MOST,
     topic: str = STUDY,
 ) -> Any:
     """A whole number.
@@ -55,23 +57,26 @@ def integers(
     help_text: str,
     *,
     at_least: int = 0,
+    distinct: bool = True,
     topic: str = STUDY,
 ) -> Any:
-    """Whole numbers joined by commas; repeated ones count once.
+    """Whole numbers joined by commas; repeated ones count once, if not said otherwise.
 
     Args:
       default: None where something else decides.
       help_text: a sentence.
       at_least: smallest value that is taken.
+      distinct: whether a repeated one counts once; those of layers do not.
       topic: under which the help lists it.
     """
-    one = _integer_in(at_least, None)
+    one = _integer_in(at_least, MOST)
 
     def read(value: Any) -> tuple[int, ...]:
         fields = _split(value)
         if not fields:
             raise ValueError("need whole numbers joined by commas, got none")
-        return tuple(dict.fromkeys(map(one, fields)))
+        found = map(one, fields)
+        return tuple(dict.fromkeys(found) if distinct else found)
 
     value = None if default is None else tuple(default)
     return _field(value, help_text, topic, read, _joined)
@@ -239,7 +244,7 @@ def _joined(value: Sequence[Any]) -> str:
     return ",".join(map(str, value))
 
 
-def _integer_in(at_least: int | None, at_most: int | None) -> Callable[[Any], int]:
+def _integer_in(at_least: int | None, at_most: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         digits = str(value).strip()
         if not (digits.isascii() and digits.removeprefix("-").isdigit()):
@@ -249,7 +254,7 @@ def _integer_in(at_least: int | None, at_most: int | None) -> Callable[[Any], in
         found = int(digits)
         if at_least is not None and found < at_least:
             raise ValueError(f"need {at_least} or more, got {found}")
-        if at_most is not None and found > at_most:
+        if found > at_most:
             raise ValueError(f"need {at_most} or less, got {found}")
         return found
 

@@ -14,10 +14,13 @@ from experiments.engine import processes
 from experiments.engine.config import Common
 from experiments.engine.run_folder import Row
 from p2pjax import sharding
-from p2pjax.datasets.stacking import over_splits
+from p2pjax.datasets.stacking import over_splits, pad_to_same_size
 from p2pjax.evaluation.test_sets import Evaluate
+from p2pjax.host_memory import check_room, free_bytes
 from p2pjax.simulation._simulate import Start, prepare, side_by_side
 from p2pjax.types import Algorithm, FederatedData, PyTree, Split
+
+_KEPT = 0.1  # of the free memory, which data of runs that wait may take
 
 
 class Program(NamedTuple):
@@ -62,7 +65,12 @@ class Measurement(NamedTuple):
 
 def run_key(config: Common, run: int) -> jax.Array:
     """Of everything random in a run, but for its data."""
-    return jax.random.fold_in(jax.random.key(config.seed), run)
+    return _key(config.seed, run)
+
+
+@cache
+def _key(seed: int, run: int) -> jax.Array:
+    return jax.random.fold_in(jax.random.key(seed), run)
 
 
 def data_rng(config: Common, run: int) -> np.random.Generator:
@@ -188,7 +196,7 @@ def kept(
     make_data: Callable[[int], FederatedData],
     names: Sequence[str] | None = None,
 ) -> Callable[[int], FederatedData]:
-    """Makes the data of a run once.
+    """Makes the data of a run once, as long as there is plenty of memory for it.
 
     Of several processes each keeps its own agents' examples only; all runs' are then
     made at once, so that what they are made of need not be kept either.
@@ -198,10 +206,43 @@ def kept(
       make_data: of a run.
       names: see `own_examples`.
     """
+    found: dict[int, FederatedData] = {}
+
+    def of_run(run: int) -> FederatedData:
+        if run in found:
+            return found[run]
+        data, free = make_data(run), free_bytes()
+        held = sum(map(_num_bytes, found.values()))
+        if free is None or held + _num_bytes(data) < _KEPT * (held + free):
+            found[run] = data
+        return data
+
     if jax.process_count() == 1:
-        return cache(make_data)
+        return of_run
     of_runs = {run: own_examples(config, make_data(run), names) for run in config.runs}
     return of_runs.__getitem__
+
+
+def of_all_runs(
+    config: Common, make_data: Callable[[int], FederatedData]
+) -> dict[int, FederatedData]:
+    """The data of all runs by their numbers, padded to the same shapes.
+
+    Args:
+      config: of the experiment.
+      make_data: of a run.
+    """
+    first, *others = config.runs
+    found = [make_data(first)]
+    check_room(
+        len(others) * _num_bytes(found[0]), f"the data of {len(others)} more runs"
+    )
+    found += map(make_data, others)
+    return dict(zip(config.runs, pad_to_same_size(found), strict=True))
+
+
+def _num_bytes(data: FederatedData) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(data))
 
 
 def own_examples(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.engine.fields import checked_text
+from experiments.engine.fields import MOST, checked_text
 from p2pjax.partial.schemes import network_layout
 
 
@@ -17,7 +17,9 @@ def network_field(default: str | None, help_text: str) -> Any:
     """
 
     def check(value: str) -> None:
-        if 0 in network_layout(value):
-            raise ValueError(f"need one cell or more in every layer, got '{value}'")
+        if not all(0 < cells <= MOST for cells in network_layout(value)):
+            raise ValueError(
+                f"need 1 to {MOST} cells in every layer, got '{value[:80]}'"
+            )
 
     return checked_text(default, help_text, check)

@@ -100,9 +100,9 @@ def tell_of_saturation(
 
 def _limits(values: Mapping[str, np.ndarray], data: FederatedData) -> dict[str, float]:
     """Of metrics `[N]` that are known, what no model should exceed."""
-    known = {name: value for name, value in values.items() if np.ndim(value) == 1}
-    found = {"norm": _NORM} if "norm" in known else {}
-    if "loss" in known and known["loss"].max() > _LOSS * math.log(2):
+    of_agents = {name: value for name, value in values.items() if value.ndim == 1}
+    found = {"norm": _NORM} if "norm" in of_agents else {}
+    if "loss" in of_agents and of_agents["loss"].max() > _LOSS * math.log(2):
         num_classes = _num_classes(data)  # looks at all labels
         if num_classes is not None:
             found["loss"] = _LOSS * math.log(max(2, num_classes))

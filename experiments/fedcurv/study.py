@@ -7,7 +7,7 @@ import numpy as np
 import optax
 
 from experiments.analysis import figures
-from experiments.engine import reading
+from experiments.engine import fitting, reading
 from experiments.engine.command import Experiment
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
@@ -58,8 +58,17 @@ def evaluation(config: Config, task: Task) -> Evaluate:
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all methods."""
-    data = kept(config, make_data(config))
     task = make_task(config)
+    # The two coordinates of points, or what is left of texts, of each agent.
+    inputs = 4 * (2 if config.study == "points" else config.num_dims)
+    fitting.check_agents(
+        config,
+        points.NUM_MACHINES,
+        task,
+        examples=inputs * (config.train_size + config.test_size),
+        batch=inputs * config.batch_size,
+    )
+    data = kept(config, make_data(config))
     learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
     size = num_agents(data(config.runs[0]))
     evaluate = evaluation(config, task)

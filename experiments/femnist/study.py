@@ -1,10 +1,9 @@
 """What `experiments.femnist` compares: levels, schemes, sizes of groups."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from experiments.analysis import figures
 from experiments.averaging import cases
@@ -26,6 +25,7 @@ def load_examples(config: Config) -> Examples:
     """The data set that the config names."""
 
     def drawn() -> Examples:
+        check_room(config, network_layout(config, glyphs.SHAPE, 10))
         examples = glyphs.glyphs(
             config.num_agents,
             config.train_size + config.test_size,
@@ -54,11 +54,17 @@ def make_data(config: Config, examples: Examples, run: int) -> FederatedData:
     )
 
 
-def network_layout(config: Config, examples: Examples) -> Layout:
-    """The network of every agent."""
+def network_layout(config: Config, shape: Sequence[int], num_classes: int) -> Layout:
+    """The network of every agent, for examples of a shape."""
     if config.network is not None:
         return schemes.network_layout(config.network)
-    return (int(np.prod(examples.x.shape[1:])), 300, 100, examples.num_classes)
+    return (math.prod(shape), 300, 100, num_classes)
+
+
+def check_room(config: Config, network: Layout) -> None:
+    """Refuses what cannot fit, before anything is made."""
+    num_examples = config.train_size + config.test_size
+    cases.check_perceptrons(config, network, config.num_agents, num_examples)
 
 
 def level_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
@@ -118,7 +124,8 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 def make_jobs(config: Config) -> list[Job]:
     """All runs of the schemes that the study compares."""
     examples = load_examples(config)
-    network = network_layout(config, examples)
+    network = network_layout(config, examples.x.shape[1:], examples.num_classes)
+    check_room(config, network)
     task.check_labels(examples.y, network[-1])
     data = kept(config, partial(make_data, config, examples))
     return averaging_jobs(config, STUDIES[config.study](config, network, data))

@@ -20,6 +20,7 @@ from p2pjax.datasets.loaders import digits, mnist, speakers, text
 from p2pjax.datasets.loaders.text import Corpus
 from p2pjax.datasets.stacking import Examples
 from p2pjax.evaluation import statistics
+from p2pjax.host_memory import check_room
 from p2pjax.types import InputError
 
 Histograms = dict[str, np.ndarray]  # counts of labels or words [N, k], by population
@@ -100,6 +101,9 @@ def _of_words(
 
 def make_jobs(config: Config) -> list[Measurement]:
     """Every population in every run."""
+    check_room(
+        8 * config.num_agents**2, f"divergences between {config.num_agents} agents"
+    )
     histograms = cache(load(config))
 
     def measure(run: int, name: str) -> Mapping[str, float]:

@@ -1,10 +1,9 @@
 """Blocks of digits, one per agent, cut anew in every run."""
 
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Protocol
 
-import jax
 import numpy as np
 
 from experiments.averaging.cases import MakeData
@@ -61,20 +60,15 @@ def make_blocks(
 
 
 def blocks_of_runs(config: Config, examples: Examples) -> Blocks:
-    """Blocks by run, which serve all schemes of a value of the study.
-
-    One process keeps as many as there are runs. Of several, each keeps its own agents'
-    images of all, and not those that they are made of.
-    """
-    latest = lru_cache(config.num_runs)(partial(make_blocks, config, examples))
+    """Blocks by run, which serve all schemes of a value of the study."""
 
     @cache
     def blocks(
         num_agents: int, train_size: int, turns: tuple[int, ...] | None = None
     ) -> Callable[[int], FederatedData]:
-        make_data = partial(latest, num_agents, train_size, turns)
-        if jax.process_count() == 1:
-            return make_data
+        make_data = partial(
+            make_blocks, config, examples, num_agents, train_size, turns
+        )
         return kept(config, make_data, names=("x",))
 
     return blocks

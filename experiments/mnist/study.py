@@ -1,12 +1,12 @@
 """What `experiments.mnist` compares: one or more partial models, on permuted labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from experiments.analysis import figures
-from experiments.averaging.cases import Case, averaging_jobs
+from experiments.averaging.cases import Case, averaging_jobs, check_perceptrons
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job
 from experiments.mnist import found_groups, global_models, semi_local
@@ -44,8 +44,30 @@ def make_cases(config: Config, examples: Examples) -> list[Case]:
     """The schemes that the study compares."""
     network = network_layout(config, examples)
     task.check_labels(examples.y, network[-1])
+    values = values_of(config)
+    _check_room(config, network, values)
     blocks = blocks_of_runs(config, examples)
-    return CASES[config.study](config, network, blocks, values_of(config))
+    return CASES[config.study](config, network, blocks, values)
+
+
+def _check_room(config: Config, network: Layout, values: Sequence[int]) -> None:
+    """Refuses what cannot fit, before anything is made; also the largest value."""
+    known = {
+        "num_agents": config.num_agents,
+        "train_size": config.train_size,
+        "batch_size": config.batch_size,
+    }
+    varied = STUDIES[config.study]
+    if varied is not None and varied.setting in known:
+        known[varied.setting] = max(values)
+    num_examples = known["train_size"] + config.test_size
+    check_perceptrons(
+        config,
+        network,
+        known["num_agents"],
+        num_examples,
+        batch_size=known["batch_size"],
+    )
 
 
 def make_jobs(config: Config) -> list[Job]:

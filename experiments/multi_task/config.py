@@ -78,7 +78,9 @@ class Config(Common):
     )
     num_agents: int = integer(20, "Agents of every task.", at_least=4, topic=DATA)
     length: int = integer(128, "Tokens of a sequence.", at_least=4, topic=DATA)
-    layers: int = integer(2, "Layers of the encoder.", at_least=1, topic=TRAINING)
+    layers: int = integer(
+        2, "Layers of the encoder.", at_least=1, at_most=100, topic=TRAINING
+    )
     stream: int = integer(128, "Width of the encoder.", at_least=1, topic=TRAINING)
     heads: int = integer(
         2, "Heads of attention in a layer.", at_least=1, topic=TRAINING

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.engine.datasets import users_of_runs
-from experiments.engine.jobs import data_rng
+from experiments.engine.jobs import data_rng, of_all_runs
 from experiments.multi_task.config import EMBEDDED, TAGGED, TEXTS, Config
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import masked, ner, speakers, text
@@ -134,11 +134,9 @@ def make_data(
             share=SHARE.get(dataset.name, 1.0),
             max_examples=config.max_examples,
         )
-        found = [divide(data_rng(config, run)) for run in config.runs]
-    else:
-        corpus = masked.encode(dataset.content, pieces)
-        found = [_of_users(config, corpus, pieces, run) for run in config.runs]
-    return dict(zip(config.runs, stacking.pad_to_same_size(found), strict=True))
+        return of_all_runs(config, lambda run: divide(data_rng(config, run)))
+    corpus = masked.encode(dataset.content, pieces)
+    return of_all_runs(config, partial(_of_users, config, corpus, pieces))
 
 
 def _of_users(

@@ -11,12 +11,13 @@ import numpy as np
 import optax
 
 from experiments.analysis import figures
-from experiments.engine import run_folder
+from experiments.engine import fitting, run_folder
 from experiments.engine.command import Experiment
 from experiments.engine.config import agent_loop, rate
+from experiments.engine.datasets import least_words
 from experiments.engine.jobs import Job, Program, jobs_of_runs
 from experiments.multi_task import data, scores
-from experiments.multi_task.config import DATASETS, Config
+from experiments.multi_task.config import DATASETS, EMBEDDED, Config
 from experiments.multi_task.contenders import Contender, contenders
 from experiments.multi_task.data import Dataset
 from p2pjax.algorithms._multi_task import multi_task
@@ -26,11 +27,12 @@ from p2pjax.evaluation.test_sets import DIVERGED, on_test_sets_of_groups
 from p2pjax.graphs import clusters, generators
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.nn.encoder import Encoder
+from p2pjax.tasks._encoder_tasks import masked_token
 from p2pjax.training.agent_loop import VMAP
 from p2pjax.types import Array, FederatedData, InputError, Models
 
 
-def make_encoder(config: Config, pieces: Pieces) -> Encoder:
+def make_encoder(config: Config, vocab_size: int) -> Encoder:
     """The encoder that the config describes; BERT-Tiny if it says nothing."""
     if config.stream % config.heads:
         raise InputError(
@@ -38,7 +40,7 @@ def make_encoder(config: Config, pieces: Pieces) -> Encoder:
             f"{config.stream}: change --stream or --heads."
         )
     return Encoder(
-        vocab_size=pieces.num_ids,
+        vocab_size=vocab_size,
         hidden_size=config.stream,
         num_heads=(config.heads,) * config.layers,
         mlp_dim=(config.feed_forward,) * config.layers,
@@ -46,6 +48,29 @@ def make_encoder(config: Config, pieces: Pieces) -> Encoder:
         num_positions=max(512, config.length),
         dropout=config.dropout,
     )
+
+
+def check_room(config: Config, vocab_size: int) -> None:
+    """Refuses agents that cannot fit, before their data is made.
+
+    Args:
+      config: of the experiment.
+      vocab_size: pieces of words, at least.
+    """
+    task = masked_token(make_encoder(config, vocab_size), config.length, mask_id=1)
+    fitting.check_agents(
+        config,
+        config.num_agents,
+        task,
+        make_optimizer(config),
+        examples=2 * config.length,  # one at least
+        batch=2 * config.length * config.batch_size,
+    )
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam with Keras' epsilon."""
+    return optax.adam(rate(config, 5e-4), eps=1e-7)
 
 
 def graph_of(config: Config, contender: Contender) -> Graphs:
@@ -69,7 +94,7 @@ def build_program(
     pieces: Pieces,
 ) -> Program:
     """A contender, ready to run."""
-    encoder, size = make_encoder(config, pieces), config.num_agents
+    encoder, size = make_encoder(config, pieces.num_ids), config.num_agents
     own = [datasets[name] for name in contender.names]
     tasks = [data.task_of(one, encoder, config.length, pieces) for one in own]
     sizes = [size] * len(own)
@@ -79,7 +104,7 @@ def build_program(
 
     algorithm = multi_task(
         groups,
-        optax.adam(rate(config, 5e-4), eps=1e-7),  # Keras' epsilon
+        make_optimizer(config),
         graph_of(config, contender),
         batch_size=config.batch_size,
         encoder_freeze=contender.method == "mt_ef",
@@ -106,6 +131,7 @@ def jobs_with(
     config: Config, datasets: Mapping[str, Dataset], pieces: Pieces
 ) -> list[Job]:
     """All runs of all contenders, given what they learn and its vocabulary."""
+    check_room(config, pieces.num_ids)
     compared = contenders(config, datasets)
     examples = {
         name: data.make_data(config, dataset, pieces)
@@ -132,6 +158,8 @@ def jobs_with(
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all contenders."""
+    if set(config.dataset) <= set(EMBEDDED):
+        check_room(config, least_words(config, config.num_pieces))
     datasets = data.load(config)
     return jobs_with(config, datasets, data.vocabulary(config, datasets))
 

@@ -16,6 +16,7 @@ from p2pjax.algorithms._local_only import local_only
 from p2pjax.algorithms._p2p_bn import p2p_bn
 from p2pjax.algorithms._sgp import sgp_protocol
 from p2pjax.asynchronous.events import Timing
+from p2pjax.datasets.loaders.text import WINDOW
 from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.server import server_rounds
 from p2pjax.engines.stepwise import GossipProtocol, gossip
@@ -174,16 +175,25 @@ MAKE: dict[str, Make] = {
 }
 
 
-def build_program(
-    config: Config, contender: Contender, num_ids: int, window: int
-) -> Program:
-    """The next-word network of the thesis under one of the methods."""
+def make_task(config: Config, contender: Contender, num_ids: int) -> Task:
+    """The next-word network of the thesis."""
     units = config.units
-    module = NextWord(num_ids, units, units, units, contender.batch_norm)
-    task = next_token(
-        module, window, ignore_token=1, momentum=0.9 if contender.batch_norm else None
+    return next_token(
+        NextWord(num_ids, units, units, units, contender.batch_norm),
+        WINDOW,
+        ignore_token=1,
+        momentum=0.9 if contender.batch_norm else None,
     )
-    optimizer = optax.adam(rate(config, 5e-3), eps=1e-7)  # as Keras has it
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam as Keras has it."""
+    return optax.adam(rate(config, 5e-3), eps=1e-7)
+
+
+def build_program(config: Config, contender: Contender, num_ids: int) -> Program:
+    """The next-word network under one of the methods."""
+    task, optimizer = make_task(config, contender, num_ids), make_optimizer(config)
     on_own_tests = before_and_after(task, agent_loop(config, task))
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:

@@ -6,13 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis import figures
+from experiments.engine import fitting
 from experiments.engine.command import Experiment
-from experiments.engine.datasets import load_dataset, users_of_runs
-from experiments.engine.jobs import Job, data_rng, jobs_of_runs, own_examples
+from experiments.engine.datasets import least_words, load_dataset, users_of_runs
+from experiments.engine.jobs import (
+    Job,
+    data_rng,
+    jobs_of_runs,
+    of_all_runs,
+    own_examples,
+)
 from experiments.next_word import tables
 from experiments.next_word.config import LOADERS, Config
-from experiments.next_word.methods import Contender, build_program
-from p2pjax.datasets import stacking
+from experiments.next_word.methods import (
+    Contender,
+    build_program,
+    make_optimizer,
+    make_task,
+)
 from p2pjax.datasets.loaders import speakers, text
 from p2pjax.datasets.loaders.text import Corpus, Documents
 from p2pjax.types import FederatedData
@@ -104,21 +115,43 @@ STUDIES: dict[str, Callable[[Config], Compared]] = {
 
 def load_documents(config: Config, num_agents: int) -> Documents:
     """The texts that the config names, of at least so many users in every run."""
+
+    def written() -> Documents:
+        check_room(config, least_words(config, config.num_words))
+        return speakers.speakers(users_of_runs(config, num_agents), seed=config.seed)
+
     return load_dataset(
         config,
         config.dataset,
-        lambda: speakers.speakers(users_of_runs(config, num_agents), seed=config.seed),
+        written,
         "generated texts of speakers are used",
         LOADERS,
     )
+
+
+def check_room(config: Config, num_ids: int) -> None:
+    """Refuses agents that cannot fit, before their texts are made.
+
+    Args:
+      config: of the experiment.
+      num_ids: of the vocabulary, at least.
+    """
+    for contender, _ in STUDIES[config.study](config):
+        fitting.check_agents(
+            config,
+            1 if contender.method == "central" else contender.num_agents,
+            make_task(config, contender, num_ids),
+            make_optimizer(config),
+            batch=config.batch_size * (text.WINDOW * config.units + num_ids) * 4,
+        )
 
 
 def make_data(
     config: Config, corpus: Corpus, num_agents: int
 ) -> dict[int, FederatedData]:
     """Other users in every run, by its number; all have the same shapes."""
-    found = []
-    for run in config.runs:
+
+    def of_run(run: int) -> FederatedData:
         users = text.select(
             corpus,
             num_agents=num_agents,
@@ -127,12 +160,10 @@ def make_data(
             min_train=config.min_train,
             max_train=config.max_train,
         )
-        found.append(text.world_of_users(corpus, users, data_rng(config, run)))
-    same = stacking.pad_to_same_size(found)
-    return {
-        run: own_examples(config, data)
-        for run, data in zip(config.runs, same, strict=True)
-    }
+        return text.world_of_users(corpus, users, data_rng(config, run))
+
+    of_runs = of_all_runs(config, of_run)
+    return {run: own_examples(config, data) for run, data in of_runs.items()}
 
 
 def make_jobs(config: Config) -> list[Job]:
@@ -140,6 +171,7 @@ def make_jobs(config: Config) -> list[Job]:
     compared = STUDIES[config.study](config)
     sizes = sorted({contender.num_agents for contender, _ in compared})
     corpus = text.encode(load_documents(config, sizes[-1]), config.num_words)
+    check_room(config, corpus.vocabulary.num_ids)
     data = {size: make_data(config, corpus, size) for size in sizes}
     jobs = []
     for contender, setting in compared:
@@ -147,7 +179,7 @@ def make_jobs(config: Config) -> list[Job]:
             config,
             contender.method,
             setting,
-            build_program(config, contender, corpus.vocabulary.num_ids, text.WINDOW),
+            build_program(config, contender, corpus.vocabulary.num_ids),
             data[contender.num_agents].__getitem__,
         )
     return jobs

@@ -1,5 +1,7 @@
 """The clients of `experiments.virtual` and their examples."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from experiments.engine.datasets import load_dataset
@@ -11,11 +13,19 @@ from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData
 
 
-def load_examples(config: Config) -> Examples:
-    """The data that the config names."""
+def load_examples(
+    config: Config, check_room: Callable[[tuple[int, ...]], None]
+) -> Examples:
+    """The data that the config names.
+
+    Args:
+      config: of the experiment.
+      check_room: refuses examples of a shape of which too many are to be made.
+    """
     own = DATASETS[config.study]
 
     def embedded() -> Examples:
+        check_room(own.shape)
         return own.embedded(config.num_agents, config.size, config.seed)
 
     return load_dataset(

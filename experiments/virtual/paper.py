@@ -12,6 +12,7 @@ class Dataset(NamedTuple):
 
     load: Callable[[str], Examples]  # of the public files
     embedded: Callable[[int, int, int], Examples]  # of (users, examples of each, seed)
+    shape: tuple[int, ...]  # of an embedded example
     printed: dict[str, tuple[float, float]]  # Table 2: mean and stddev over 5 splits
     is_dealt: bool = False  # the data has no users: examples are dealt to agents
     is_permuted: bool = False  # every agent has an order of pixels of its own
@@ -26,6 +27,7 @@ DATASETS = {
     "mnist": Dataset(
         mnist.load,
         _digits,
+        digits.SHAPE,
         {
             "global": (0.9678, 0.0007),
             "local": (0.9511, 0.0020),
@@ -37,6 +39,7 @@ DATASETS = {
     "femnist": Dataset(
         femnist.load,
         lambda users, size, seed: glyphs.glyphs(users, size, seed=seed),
+        glyphs.SHAPE,
         {
             "global": (0.44, 0.02),
             "local": (0.51, 0.01),
@@ -47,6 +50,7 @@ DATASETS = {
     "p_mnist": Dataset(
         mnist.load,
         _digits,
+        digits.SHAPE,
         {
             "global": (0.919, 0.004),
             "local": (0.950, 0.003),
@@ -59,6 +63,7 @@ DATASETS = {
     "vsn": Dataset(
         vsn.load,
         vsn.synthetic,
+        (vsn.NUM_FEATURES,),
         {
             "global": (0.926, 0.005),
             "local": (0.960, 0.003),
@@ -69,6 +74,7 @@ DATASETS = {
     "har": Dataset(
         har.load,
         har.synthetic,
+        (har.NUM_FEATURES,),
         {
             "global": (0.797, 0.006),
             "local": (0.940, 0.001),

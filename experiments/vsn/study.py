@@ -4,7 +4,11 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
-from experiments.averaging.cases import averaging_jobs, level_cases
+from experiments.averaging.cases import (
+    averaging_jobs,
+    check_perceptrons,
+    level_cases,
+)
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
@@ -47,8 +51,10 @@ def make_data(config: Config, examples: Examples, run: int) -> FederatedData:
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of the levels that are compared."""
-    examples = load_examples(config)
     network = schemes.network_layout(config.network)
+    num_examples = config.train_size + config.test_size
+    check_perceptrons(config, network, config.num_agents, num_examples, itemsize=4)
+    examples = load_examples(config)
     task.check_labels(examples.y, network[-1])
     data = kept(config, partial(make_data, config, examples))
     cases = level_cases(network, config.levels, config.num_agents, data)

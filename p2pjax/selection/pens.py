@@ -74,4 +74,5 @@ def pens(
 
 def is_kept_often(kept: Array, num_peers: int, second_stage: int) -> Array:
     """Whether a peer was kept more often than one of N is on average, `[N, N]`."""
-    return kept * kept.shape[-1] > num_peers * second_stage
+    most = int(jnp.iinfo(kept.dtype).max)  # more than any peer was kept
+    return kept * kept.shape[-1] > min(num_peers * second_stage, most)

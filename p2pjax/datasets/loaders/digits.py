@@ -4,6 +4,8 @@ import numpy as np
 
 from p2pjax.datasets.stacking import Examples
 
+SHAPE = (8, 8)  # of an image
+
 
 def load() -> Examples:
     """Loads the digits; ink 16 becomes 255 and all belong to user 0."""

@@ -28,6 +28,9 @@ from p2pjax.types import InputError
 _SIDE = 28
 
 
+SHAPE = (_SIDE, _SIDE)  # of an image
+
+
 _PIECES = 112
 
 
