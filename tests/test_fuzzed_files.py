@@ -5,6 +5,7 @@ that the package's own checks accept or raise InputError, in bounded time and me
 """
 
 import contextlib
+import faulthandler
 import importlib
 import inspect
 import pkgutil
@@ -41,6 +42,9 @@ MOST_ADDRESSES = 2**33  # bytes beyond which even untouched memory is not given
 
 
 MOST_SECONDS = 20  # of computation
+
+
+MOST_WAITING = 400  # seconds; other programs may use the machine
 
 
 LONGEST_SENTENCE = 1500  # characters
@@ -227,6 +231,8 @@ def bounded():
         del signum, frame
         raise TooSlow(f"more than {MOST_SECONDS} seconds of computation")
 
+    # A library that never comes back to Python cannot be stopped but with the process.
+    faulthandler.dump_traceback_later(MOST_WAITING, exit=True)
     before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -239,6 +245,7 @@ def bounded():
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGPROF, before)
     touched = _memory("VmHWM") - held
     assert touched < MOST_MEMORY, f"{touched} bytes of memory for a small file"

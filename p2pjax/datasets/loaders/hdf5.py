@@ -7,18 +7,25 @@ of its size can hold.
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from p2pjax.datasets.loaders import packed
-from p2pjax.datasets.loaders.files import listed, reading, require_file, shown
+from p2pjax.datasets.loaders.files import (
+    listed,
+    open_file,
+    reading,
+    require_file,
+    shown,
+)
+from p2pjax.datasets.loaders.hdf5_strings import GZIP, SHUFFLE, Strings
 from p2pjax.types import InputError
 
 Values = TypeVar("Values")
 
 
-_GZIP, _SHUFFLE, _CHECKSUM, _LZF = 1, 2, 3, 32000  # filters by their numbers
+_CHECKSUM, _LZF = 3, 32000  # more filters by their numbers
 
 
 _STEP = 2**24  # bytes after which memory is looked at again, which takes its time
@@ -50,14 +57,13 @@ def read_strings(
     return _read_clients(path, [field], example, _strings)
 
 
-class _Limits:
-    """How much was read of a file, and how much may be."""
+class _Source:
+    """A file, how much was read of it, and how much may be."""
 
-    def __init__(self, path: Path, content: str):
+    def __init__(self, path: Path, content: str, file: BinaryIO):
         self._path, self._content = path, content
-        self._total = 0
-        # So many strings are in bounds even if each of them was all of the file.
-        self.num_strings = packed.max_size(path) // path.stat().st_size
+        self._total, self._most = 0, packed.max_size(path)
+        self.strings = Strings(file, self.add)
 
     def add(self, size: int, passing: int = 0) -> None:
         """Refuses so many bytes, together with those before, if these are too many.
@@ -67,7 +73,8 @@ class _Limits:
             passing: that are needed meanwhile.
         """
         before, self._total = self._total, self._total + size
-        packed.check_size(self._path, self._total + passing, self._content)
+        if self._total + passing > self._most:
+            packed.check_size(self._path, self._total + passing, self._content)
         if (self._total + passing) // _STEP > before // _STEP:
             packed.check_memory(self._path, size + passing, self._content)
 
@@ -76,7 +83,7 @@ def _read_clients(
     path: Path,
     fields: Sequence[str],
     example: str,
-    read: Callable[[Any, str, _Limits], Values],
+    read: Callable[[Any, str, _Source], Values],
 ) -> Iterator[tuple[str, list[Values], str]]:
     try:
         import h5py
@@ -87,9 +94,12 @@ def _read_clients(
         ) from error
     content = f"HDF5 with examples/<client>/{' and '.join(fields)}"
     packed.check_holes(require_file(path, content), content)
-    limits = _Limits(path, content)
-    # A damaged file can raise anything.
-    with reading(path, content, Exception), h5py.File(path, "r") as file:
+    with (
+        reading(path, content, Exception),  # a damaged file can raise anything
+        open_file(path, content) as plain,
+        h5py.File(path, "r") as file,
+    ):
+        opened = _Source(path, content, plain)
         clients = _member(file, "examples", str(path)) if "examples" in file else None
         if not isinstance(clients, h5py.Group):
             raise InputError(
@@ -108,7 +118,7 @@ def _read_clients(
             values = []
             for field in fields:
                 dataset = _member(client, field, source)
-                values.append(read(dataset, f"{source}: {field}", limits))
+                values.append(read(dataset, f"{source}: {field}", opened))
             yield name, values, source
 
 
@@ -124,35 +134,33 @@ def _member(group: Any, name: str, source: str) -> Any:
     return group[name]
 
 
-def _numbers(dataset: Any, source: str, limits: _Limits) -> np.ndarray:
+def _numbers(dataset: Any, source: str, opened: _Source) -> np.ndarray:
     if not getattr(dataset, "shape", None) or dataset.dtype.kind not in "uif":
         raise InputError(
             f"{source} must be an array of numbers, found {_described(dataset)}: get "
             "the file again"
         )
-    _check_storage(dataset, source, limits)
+    _check_storage(dataset, source, opened)
     return np.asarray(dataset[()])
 
 
-def _strings(dataset: Any, source: str, limits: _Limits) -> list[bytes]:
+def _strings(dataset: Any, source: str, opened: _Source) -> list[bytes]:
     import h5py
 
     is_array = len(getattr(dataset, "shape", None) or ()) == 1
-    if not is_array or h5py.check_string_dtype(dataset.dtype) is None:
+    kind = h5py.check_string_dtype(dataset.dtype) if is_array else None
+    if kind is None:
         raise InputError(
             f"{source} must be strings [n], found {_described(dataset)}: get the file "
             "again"
         )
-    _check_storage(dataset, source, limits)
-    values: list[bytes] = []
-    for start in range(0, len(dataset), limits.num_strings):
-        own = dataset[start : start + limits.num_strings].tolist()
-        limits.add(sum(map(len, own)))
-        values += own
-    return values
+    _check_storage(dataset, source, opened)
+    if kind.length is None:  # of any length
+        return opened.strings.read(dataset)
+    return dataset[()].tolist()
 
 
-def _check_storage(dataset: Any, source: str, limits: _Limits) -> None:
+def _check_storage(dataset: Any, source: str, opened: _Source) -> None:
     """Refuses what is not in the file, and what takes too much to be unpacked."""
     if dataset.external or dataset.is_virtual:
         raise InputError(
@@ -167,7 +175,7 @@ def _check_storage(dataset: Any, source: str, limits: _Limits) -> None:
         sides = zip(dataset.shape, dataset.chunks, strict=True)
         needed = prod(ceil(length / side) for length, side in sides)
         stored = dataset.id.get_num_chunks()
-    limits.add(dataset.size * item, passing)
+    opened.add(dataset.size * item, passing)
     if stored < needed:
         raise InputError(
             f"{source} must be {list(dataset.shape)} numbers or strings, found places "
@@ -179,13 +187,13 @@ def _unpacked(dataset: Any, source: str) -> int:
     """Bytes, at most, that the largest packed chunk unpacks to."""
     layout = dataset.id.get_create_plist()
     filters = [layout.get_filter(n)[0] for n in range(layout.get_nfilters())]
-    if set(filters) - {_GZIP, _SHUFFLE, _CHECKSUM, _LZF} or filters.count(_GZIP) > 1:
+    if set(filters) - {GZIP, SHUFFLE, _CHECKSUM, _LZF} or filters.count(GZIP) > 1:
         raise InputError(
             f"{source} must be packed by gzip, by lzf or not at all, found the filters "
             f"{listed(filters)} of HDF5: write it anew without them"
         )
     sizes = [0]
-    if {_GZIP, _LZF} & set(filters):
+    if {GZIP, _LZF} & set(filters):
         dataset.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
     return max(sizes) * _UNPACKED
 
