@@ -287,6 +287,20 @@ def fewer(settings):
 
 
 @pytest.mark.parametrize("flagfile", FLAGFILES, ids=named)
+def test_flagfiles_are_read(parse, flagfile):
+    parse(f"--flagfile={flagfile}", experiment=flagfile.parents[1].name)
+
+
+# Those of the papers' sizes build the same jobs as the others, of more agents.
+BUILT = [
+    pytest.param(
+        path, marks=pytest.mark.slow if "# size: paper" in path.read_text() else ()
+    )
+    for path in FLAGFILES
+]
+
+
+@pytest.mark.parametrize("flagfile", BUILT, ids=named)
 def test_flagfiles_build(parse, flagfile):
     """Every flagfile through the one interface that all experiments have."""
     experiment, args = on_embedded_data(flagfile, train_size=4, test_size=10)
