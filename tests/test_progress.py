@@ -6,12 +6,12 @@ import io
 import pytest
 from absl import logging
 
-from experiments.engine import fitting, progress, writers
+from experiments.engine import progress, writers
 from experiments.engine.progress import Progress
 
 
 def test_examples_in_the_documentation():
-    for module in (progress, fitting, writers):
+    for module in (progress, writers):
         assert doctest.testmod(module).attempted
         assert not doctest.testmod(module).failed
 

@@ -21,8 +21,10 @@ from pathlib import Path
 from experiments.bench.harness import ROOT
 from experiments.engine import command, fitting
 from experiments.engine.config import Common
+from experiments.engine.fields import text
 from experiments.engine.jobs import Batch
 from p2pjax.memory_estimate import MemoryEstimate
+from p2pjax.types import InputError
 
 _TWICE = ("--num_rounds=4", "--eval_every=2", "--checkpoint_every=2")
 _WIDE = ("compare", "--num_agents=64", "--hidden=1500,1500", *_TWICE)
@@ -86,9 +88,9 @@ def _of_status(name: str) -> int:
 def lines() -> Iterator[str]:
     """Of the table, one when a run has ended."""
     yield "| run | estimated | taken | taken / estimated |\n|---|---|---|---|"
-    for name, arguments in RUNS.items():
+    for name in RUNS:
         done = subprocess.run(
-            [sys.executable, "-m", "experiments.bench.estimates", *arguments],
+            [sys.executable, "-m", "experiments.bench.estimates", f"--run={name}"],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
@@ -101,11 +103,27 @@ def lines() -> Iterator[str]:
         )
 
 
-if __name__ == "__main__":
-    if sys.argv[1:]:
-        with contextlib.redirect_stdout(io.StringIO()):
-            found = measured(sys.argv[1:])
-        print(json.dumps(found))
-    else:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The flags of the comparison."""
+
+    run: str | None = text(None, "One of the runs, in this process; all if not given.")
+
+
+def main(options: Options, arguments: list[str]) -> None:
+    """Prints the table, or the two numbers of one run."""
+    if arguments:
+        raise InputError(f"Need no arguments but --run, got '{arguments[0]}'.")
+    if options.run is None:
         for line in lines():
             print(line, flush=True)
+        return
+    if options.run not in RUNS:
+        raise InputError(f"Need a run of {'; '.join(RUNS)}, got '{options.run}'.")
+    with contextlib.redirect_stdout(io.StringIO()):
+        found = measured(RUNS[options.run])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    command.tool(Options, main)

@@ -147,6 +147,7 @@ class Common:
         "Agents that each agent receives from in a random graph; 4 in studies of "
         "partial averaging and 3 in those of protocols if not given.",
         at_least=1,
+        at_most=10**6,
     )
     checkpoint_every: int = integer(
         1000,
