@@ -2,7 +2,7 @@
 
 He, Karimireddy, Jaggi (2022), "Byzantine-robust decentralized learning via
 ClippedGossip", https://arxiv.org/abs/2202.01545; with a scale of 1 it is the isolation
-of Wu, Chen, Ling (2023), https://arxiv.org/abs/2308.05292.
+of Wu, Chen, Ling (2023), https://arxiv.org/abs/2206.04568.
 """
 
 import jax

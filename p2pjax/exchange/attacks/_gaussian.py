@@ -2,7 +2,7 @@
 
 Around zero as in Blanchard et al. (2017), "Machine learning with adversaries:
 Byzantine tolerant gradient descent", https://papers.nips.cc/paper/6617; around the
-honest mean as in Wu, Chen, Ling (2023), https://arxiv.org/abs/2308.05292.
+honest mean as in Wu, Chen, Ling (2023), https://arxiv.org/abs/2206.04568.
 """
 
 import jax

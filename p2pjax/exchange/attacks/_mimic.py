@@ -2,7 +2,7 @@
 
 Karimireddy, He, Jaggi (2022), "Byzantine-robust learning on heterogeneous datasets via
 bucketing", https://arxiv.org/abs/2006.09365; random choices per receiver are the sample
-duplicating of Wu, Chen, Ling (2023), https://arxiv.org/abs/2308.05292.
+duplicating of Wu, Chen, Ling (2023), https://arxiv.org/abs/2206.04568.
 """
 
 import jax
@@ -143,8 +143,13 @@ def _next_direction(scene: Scene, num_warm_up_rounds: int) -> Array:
     unit = scene.memory / jnp.where(length > 0, length, 1)
     t = jnp.asarray(scene.t, scene.rows.dtype)
     moved = t / (t + 1) * unit + learned / (t + 1)
-    # Equal models, as before the first training, say nothing.
-    learns = (scene.t < num_warm_up_rounds) & (products != 0).any()
+    # Of the first step only the direction counts; models that hardly differ yet would
+    # make it too short for its square.
+    square = products @ products
+    is_known = square > 0  # equal models say nothing
+    first = learned / jnp.where(is_known, square, 1)  # of length 1 or more
+    moved = jnp.where(t == 0, first, moved)
+    learns = (scene.t < num_warm_up_rounds) & is_known
     return jnp.where(learns, moved, scene.memory)
 
 

@@ -2,7 +2,7 @@
 
 Of an agent's own update; of its own model (the bit flipping of He, Karimireddy, Jaggi
 2022, https://arxiv.org/abs/2202.01545); of the honest mean (Wu, Chen, Ling 2023,
-https://arxiv.org/abs/2308.05292).
+https://arxiv.org/abs/2206.04568).
 """
 
 import jax.numpy as jnp

@@ -72,7 +72,7 @@ def fiedler(
     owner = np.zeros(len(is_byzantine), int) if owner is None else owner
     for group in np.unique(owner):
         members = (owner == group) & ~np.asarray(is_byzantine)
-        if members.sum() < 2:
+        if group < 0 or members.sum() < 2:  # what is local is not sent
             continue
         values, vectors = np.linalg.eigh(honest_laplacian(graph, ~members))
         same = np.abs(values - values[1]) <= TOLERANCE * max(values[-1], 1)
