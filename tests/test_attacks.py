@@ -136,19 +136,38 @@ def test_published_z(row):
             attacks.alie_scale(row["n"], row["m"])
 
 
+OBJECTIVE = []  # the one that is searched now, of scales in numpy
+
+
+@partial(jit, static_argnums=0)
+def search(num_agents):
+    """Compiled once for all objectives of so many receivers."""
+    shape = jax.ShapeDtypeStruct((num_agents,), np.float64)
+
+    def objective(scale):
+        return jax.pure_callback(lambda s: OBJECTIVE[-1](np.asarray(s)), shape, scale)
+
+    return line_search(objective, num_agents)
+
+
 def searched(attack, scene, rule, num_attached, weights, step):
-    """Factors, objectives and new models, with a rule in numpy and the rest in JAX."""
-    hostile = attack.hostile(scene)
+    """Factors, objectives and new models, with a rule in numpy and the rest in JAX.
+
+    Weights are the own one, that of each neighbour and that of each attacker.
+    """
+    base, direction = map(np.asarray, attack.hostile(scene))
     rows, own, beside, byzantine = np.asarray(scene.rows), *weights
     is_heard = np.asarray(mixing.is_peer(scene.peers))
+    heard = [
+        ids[h] for ids, h in zip(np.asarray(scene.peers.ids), is_heard, strict=True)
+    ]
 
-    def everyone(scale):
-        """New models, and those without attackers."""
-        message = np.asarray(at_scale(hostile, np.asarray(scale)))
+    def new_models(scale):
+        """And those without attackers."""
+        message = base + scale[:, None] * direction
         new, honest = [], []
         for i, x in enumerate(rows):
-            m = rows[np.asarray(scene.peers.ids)[i, is_heard[i]]]
-            w = np.full(len(m), beside)
+            m, w = rows[heard[i]], np.full(len(heard[i]), beside)
             honest.append(reference.target(rule, x, m, w, own, step))
             m = np.concatenate([m, np.tile(message[i], (num_attached, 1))])
             w = np.append(w, np.full(num_attached, byzantine))
@@ -156,14 +175,12 @@ def searched(attack, scene, rule, num_attached, weights, step):
         return np.array(new), np.array(honest)
 
     def objective(scale):
-        new, honest = everyone(scale)
+        new, honest = new_models(scale)
         return ((new - honest) ** 2).sum(1)
 
-    shape = jax.ShapeDtypeStruct((len(rows),), np.float64)
-    scale = line_search(
-        lambda scale: jax.pure_callback(objective, shape, scale), len(rows)
-    )
-    return np.asarray(scale), objective(scale), everyone(scale)[0]
+    OBJECTIVE.append(objective)
+    scale = np.asarray(search(len(rows)))
+    return scale, objective(scale), new_models(scale)[0]
 
 
 @pytest.mark.parametrize("case", SEARCHED)
@@ -362,6 +379,7 @@ compiled_hostile = jit(all_hostile)
 
 
 def test_attacks_equal_plain_loops_and_compile_once():
+    programs_before = compiled_hostile._cache_size()
     for seed in range(6):
         rng = np.random.default_rng(seed)
         world = reference.World(rng, num_byzantine=(0, 1, 3, 5, 7, 8)[seed])
@@ -376,7 +394,19 @@ def test_attacks_equal_plain_loops_and_compile_once():
             rows = np.broadcast_to(directions[name].direction, world.rows.shape)
             for i in np.flatnonzero(~world.is_byzantine):
                 close(rows[i], loop(world, i), err_msg=f"{name} {i}")
-    assert compiled_hostile._cache_size() == 1
+    assert compiled_hostile._cache_size() - programs_before <= 1
+
+
+def test_single_precision():
+    world = reference.World(np.random.default_rng(7))
+    expected = compiled_hostile(scene_of(world))
+    with jax.enable_x64(False):
+        found = compiled_hostile(scene_of(world))
+        scale = line_search(lambda s: -((s - 3.3) ** 2), 1)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert one.dtype == np.float32
+        close(one, other, atol=1e-4)
+    close(scale, [KNOWN["line_search of -(s-3.3)^2"]], atol=1e-4)
 
 
 def test_byzantine_rows_are_never_read():
