@@ -4,13 +4,7 @@ A rule is a `Rule` (`robust.base`): pure functions of one receiver, grouped by k
 """
 
 from p2pjax.exchange.robust.acceptance import balance, ubar
-from p2pjax.exchange.robust.base import (
-    Received,
-    Rule,
-    apply,
-    convex,
-    received_from_members,
-)
+from p2pjax.exchange.robust.base import Received, Rule, convex
 from p2pjax.exchange.robust.checking import check_rule
 from p2pjax.exchange.robust.clipping import (
     centered_clipping,
@@ -19,6 +13,7 @@ from p2pjax.exchange.robust.clipping import (
     self_centered_clipping,
 )
 from p2pjax.exchange.robust.coordinate import median, trimmed_mean
+from p2pjax.exchange.robust.one_receiver import apply, received_from_members
 from p2pjax.exchange.robust.premixing import bucketing, nnm
 from p2pjax.exchange.robust.scores import krum, multi_krum
 from p2pjax.exchange.robust.trimming import gts, ios, nna

@@ -12,7 +12,7 @@ import numpy as np
 
 from p2pjax.exchange.robust.base import Received, Rule, gram_rule, own_alone
 from p2pjax.exchange.robust.checking import check_count, check_positive, check_share
-from p2pjax.exchange.robust.ordering import neighbors, ranks
+from p2pjax.exchange.robust.ordering import equal_shares, neighbors, number, ranks
 from p2pjax.types import Array, InputError
 
 
@@ -87,7 +87,7 @@ def ubar(honest_share: float, alpha: float = 0.5) -> Rule:
     def coefficients_fn(received: Received) -> Array:
         distance, loss = received.distance, jnp.asarray(received.loss)
         among = neighbors(received.present)
-        num_looked_at = _shares(honest_share, distance.shape[0])[among.sum()]
+        num_looked_at = _shares(honest_share, distance.shape[0])[number(among)]
         is_near = among & (ranks(distance, among) < num_looked_at)
         is_good = is_near & jnp.isfinite(loss) & (loss <= loss[0])
         best = jnp.argmin(jnp.where(is_near, loss, jnp.inf))
@@ -105,7 +105,6 @@ def _shares(share: float, size: int) -> Array:
 
 def _accepted(is_accepted: Array, alpha: float, like: Array) -> Array:
     """Coefficients: alpha for the own model, the rest in equal parts for others."""
-    count = is_accepted.sum()
     own = own_alone(like)
-    mean = is_accepted / jnp.maximum(count, 1).astype(like.dtype)
-    return jnp.where(count > 0, alpha * own + (1 - alpha) * mean, own)
+    mean = equal_shares(is_accepted, like)
+    return jnp.where(is_accepted.any(), alpha * own + (1 - alpha) * mean, own)

@@ -25,6 +25,7 @@ from p2pjax.exchange.robust.ordering import (
     TOLERANCE,
     centered_products,
     distances_from,
+    equal_shares,
     farther_weight,
     largest_sum,
     neighbors,
@@ -59,7 +60,7 @@ def centered_clipping(
         distance = received.distance
         present = received.present
         counted = present if count_self else neighbors(present)
-        share = counted / jnp.maximum(counted.sum(), 1).astype(distance.dtype)
+        share = equal_shares(counted, distance)
         first = share * clip_factor(distance, radius)
         start = own_alone(distance)
         centre = start * (1 - first.sum()) + first

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from p2pjax.exchange.robust.base import Rule, coordinate_rule
 from p2pjax.exchange.robust.checking import check_count
-from p2pjax.exchange.robust.ordering import neighbors
+from p2pjax.exchange.robust.ordering import neighbors, number
 from p2pjax.types import Array
 
 
@@ -34,7 +34,7 @@ def median(max_byzantine: int) -> Rule:
     def combine_fn(members: Array, present: Array, weight: Array) -> Array:
         del weight
         rank = _ranks(members, present)
-        n = present.sum()
+        n = number(present)
 
         def ranked(place: Array) -> Array:
             return jnp.where(rank == place, members, 0).sum(0)
@@ -65,7 +65,7 @@ def trimmed_mean(max_byzantine: int, keep_self: bool = False) -> Rule:
         del weight
         trimmed = neighbors(present) if keep_self else present
         rank = _ranks(members, trimmed)
-        num_kept = jnp.maximum(trimmed.sum() - 2 * b, 0)
+        num_kept = jnp.maximum(number(trimmed) - 2 * b, 0)
         total = jnp.where((rank >= b) & (rank < b + num_kept), members, 0).sum(0)
         if keep_self:
             total, num_kept = total + members[0], num_kept + 1

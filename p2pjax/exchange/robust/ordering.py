@@ -1,5 +1,6 @@
 """Orders, sums and distances of members, some of which are not there."""
 
+import jax
 import jax.numpy as jnp
 
 from p2pjax.exchange.robust.base import product
@@ -20,12 +21,32 @@ def ranks(values: Array, among: Array) -> Array:
       [2, 0, 3, 1]
     """
     order = jnp.argsort(jnp.where(among, values, jnp.inf), axis=-1, stable=True)
-    return jnp.argsort(order, axis=-1, stable=True)
+    return jnp.argsort(order, axis=-1, stable=True).astype(jnp.int32)
+
+
+def number(among: Array) -> jax.Array:
+    """How many there are."""
+    return among.sum(dtype=jnp.int32)
 
 
 def neighbors(present: Array) -> Array:
     """Those present that are not the receiver itself, `[K]`."""
     return present & (jnp.arange(present.shape[0]) > 0)
+
+
+def equal_shares(among: Array, like: Array) -> jax.Array:
+    """One over their number for some of `[..., K]`, 0 for the others.
+
+    Args:
+      among: `[..., K]` bool; the shares of a row without any are 0.
+      like: any array of the type that shares get.
+
+    Example:
+      >>> equal_shares(jnp.array([True, False, True]), jnp.zeros(1)).tolist()
+      [0.5, 0.0, 0.5]
+    """
+    counts = jnp.asarray(among).astype(like.dtype)
+    return counts / jnp.maximum(counts.sum(-1, keepdims=True), 1)
 
 
 def farther_weight(weight: Array, distance: Array, among: Array) -> Array:
@@ -92,7 +113,7 @@ def centered_products(squares: Array, present: Array) -> Array:
       [[4.0, 0.0, -2.0], [0.0, 0.0, 0.0], [-2.0, 0.0, 1.0]]
     """
     sorted_squares = jnp.sort(jnp.where(present[None, :], squares, jnp.inf), axis=1)
-    half = jnp.take(sorted_squares, present.sum() // 2, axis=1)
+    half = jnp.take(sorted_squares, number(present) // 2, axis=1)
     origin = jnp.argmin(jnp.where(present, half, jnp.inf))
     square = squares[origin]  # [K]
     length = jnp.sqrt(square)

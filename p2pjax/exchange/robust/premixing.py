@@ -25,7 +25,7 @@ from p2pjax.exchange.robust.base import (
     sound,
 )
 from p2pjax.exchange.robust.checking import check_count
-from p2pjax.exchange.robust.ordering import ranks
+from p2pjax.exchange.robust.ordering import equal_shares, number, ranks
 from p2pjax.types import Array, InputError
 
 # ([K, K] matrix of the members, present [K], mixing weights [K]) of mixed members
@@ -81,10 +81,10 @@ def nearest_means(received: Received, max_byzantine: int) -> Array:
     """
     present, squares = received.present, jnp.asarray(received.squares)
     itself = jnp.eye(squares.shape[0], dtype=bool)
-    count = jnp.maximum(present.sum() - max_byzantine, 1)
+    count = jnp.maximum(number(present) - max_byzantine, 1)
     both = present[:, None] & present[None, :]
     is_near = both & (ranks(jnp.where(itself, -1, squares), both) < count)
-    return is_near / count.astype(squares.dtype)
+    return equal_shares(is_near, squares)
 
 
 def bucketing(rule: Rule, size: int = 2, repeat: bool = False) -> Rule:
@@ -161,7 +161,7 @@ def bucket_means(received: Received, draws: Array, size: int) -> Mixed:
     bucket = place // size  # [copies, K]
     own = bucket[0, 0]
     bucket = jnp.where(bucket == own, 0, jnp.where(bucket == 0, own, bucket))
-    slots = jnp.arange(num_slots)
+    slots = jnp.arange(num_slots, dtype=jnp.int32)
     is_in = (bucket[:, None, :] == slots[None, :, None]) & is_there[:, None, :]
     counts = is_in.sum(0).astype(weight.dtype)  # [K buckets, K members]
     filled = counts.sum(1)
@@ -188,7 +188,7 @@ def _behind(
         received = sound(received)
         matrix, present, weight = mix(received)
         mixed = _mixed(received, matrix)._replace(present=present, weight=weight)
-        is_enough = received.present.sum() >= outer.min_members
+        is_enough = number(received.present) >= outer.min_members
         return matrix, mixed, is_enough
 
     def coefficients_fn(received: Received) -> Array:

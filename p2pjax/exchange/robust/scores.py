@@ -9,7 +9,7 @@ import numpy as np
 
 from p2pjax.exchange.robust.base import Received, Rule, gram_rule
 from p2pjax.exchange.robust.checking import check_count
-from p2pjax.exchange.robust.ordering import ranks
+from p2pjax.exchange.robust.ordering import equal_shares, number, ranks
 from p2pjax.types import Array, InputError
 
 CLOSEST = {"n-b-2": 2, "n-b-1": 1}  # how many others a score looks at
@@ -64,12 +64,11 @@ def _krum(
         raise InputError(f'Need closest of "n-b-2" or "n-b-1", got "{closest}".')
 
     def coefficients_fn(received: Received) -> Array:
-        n = received.present.sum()
+        n = number(received.present)
         score = scores(received, b, closest)
         count = n - b if num_selected is None else jnp.minimum(num_selected, n)
-        is_selected = ranks(score, received.present) < count
-        is_selected &= received.present
-        return is_selected / jnp.maximum(count, 1).astype(score.dtype)
+        is_selected = received.present & (ranks(score, received.present) < count)
+        return equal_shares(is_selected, score)
 
     def doubt(num_members: np.ndarray, weight: np.ndarray | None) -> str | None:
         del weight
@@ -109,7 +108,9 @@ def scores(received: Received, max_byzantine: int, closest: str = "n-b-2") -> Ar
     size = squares.shape[0]
     is_other = present[None, :] & ~jnp.eye(size, dtype=bool)
     nearest_first = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)
-    num_others = present.sum() - 1
+    num_others = number(present) - 1
     count = jnp.maximum(num_others + 1 - max_byzantine - CLOSEST[closest], 1)
-    is_counted = jnp.arange(size)[None, :] < jnp.minimum(count, num_others)
+    is_counted = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.minimum(
+        count, num_others
+    )
     return jnp.where(is_counted, nearest_first, 0).sum(1)

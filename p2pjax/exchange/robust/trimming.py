@@ -19,9 +19,11 @@ from p2pjax.exchange.robust.base import (
 )
 from p2pjax.exchange.robust.checking import check_count, check_positive
 from p2pjax.exchange.robust.ordering import (
+    equal_shares,
     farther_weight,
     largest_sum,
     neighbors,
+    number,
     ranks,
 )
 from p2pjax.types import Array
@@ -74,9 +76,9 @@ def nna(max_byzantine: int) -> Rule:
 
     def coefficients_fn(received: Received) -> Array:
         present, distance = received.present, received.distance
-        count = jnp.maximum(present.sum() - b, 1)
+        count = jnp.maximum(number(present) - b, 1)
         is_kept = ranks(distance, present) < count  # slot 0 is at 0, and first of ties
-        return is_kept / count.astype(distance.dtype)
+        return equal_shares(is_kept, distance)
 
     return gram_rule("nna", coefficients_fn, max_byzantine=b)
 

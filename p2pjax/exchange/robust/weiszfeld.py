@@ -56,12 +56,12 @@ def geometric_median(
         if weighted:
             counts = jnp.asarray(received.weight)
 
-        def mean(counts: Array) -> Array:
+        def mean(counts: Array) -> jax.Array:
             total = counts.sum()
             safe = jnp.where(total > 0, total, 1)
             return jnp.where(total > 0, counts / safe, own_alone(distance))
 
-        def step(_: Array | int, coefficients: Array) -> Array:
+        def step(_: int, coefficients: jax.Array) -> jax.Array:
             apart = distances_from(products, coefficients)
             return mean(counts / jnp.maximum(apart, smoothing))
 
