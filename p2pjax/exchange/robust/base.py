@@ -20,7 +20,15 @@ from p2pjax.types import Array, InputError, Key
 
 
 class Received(NamedTuple):
-    """What ONE receiver has: its own model in slot 0, then messages of its senders."""
+    """What ONE receiver has: its own model in slot 0, then messages of its senders.
+
+    Example:
+      >>> weight, distance = jnp.array([0.5, 0.25, 0.25]), jnp.array([0.0, 1.0, 9.0])
+      >>> received = Received(weight, jnp.ones(3, bool), distance)
+      >>> from p2pjax.exchange import robust
+      >>> robust.gts(1).coefficients(received).tolist()
+      [0.75, 0.25, 0.0]
+    """
 
     weight: Array  # [K] mixing weights; they sum to 1, those of lost messages included
     present: Array  # [K] bool: arrived and finite; padding is not. Slot 0 always is
@@ -33,7 +41,14 @@ class Received(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A way to combine what a receiver has, although some of it may be hostile."""
+    """A way to combine what a receiver has, although some of it may be hostile.
+
+    Example:
+      >>> from p2pjax.exchange import robust
+      >>> rule = robust.bucketing(robust.krum(2), size=2)
+      >>> rule.name, rule.min_members
+      ('bucketing(krum)', 9)
+    """
 
     name: str
     # what each member counts, [K], of sum 1; 0 for those that are not present

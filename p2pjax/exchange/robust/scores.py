@@ -110,7 +110,6 @@ def scores(received: Received, max_byzantine: int, closest: str = "n-b-2") -> Ar
     nearest_first = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)
     num_others = number(present) - 1
     count = jnp.maximum(num_others + 1 - max_byzantine - CLOSEST[closest], 1)
-    is_counted = jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.minimum(
-        count, num_others
-    )
+    places = jnp.arange(size, dtype=jnp.int32)[None, :]
+    is_counted = places < jnp.minimum(count, num_others)
     return jnp.where(is_counted, nearest_first, 0).sum(1)
