@@ -311,5 +311,5 @@ def _with_levels(leaf: Array, draws: Array, levels: int) -> Array:
 
 
 def _variance(size: int, levels: int) -> float:
-    """tau of QSGD: `E|C(x)|^2 <= tau |x|^2`."""
+    """`tau` of QSGD: `E|C(x)|^2 <= tau |x|^2` without bias."""
     return 1 + min(size / levels**2, math.sqrt(size) / levels)
