@@ -47,6 +47,7 @@ class Format(NamedTuple):
     # numbers of a leaf -> delta with E|C(x) - x|^2 <= (1 - delta) |x|^2 for all x; 0 or
     # less where what is left out may be more than there was. None: not known
     contraction: Callable[[int], float] | None = None
+    is_random: bool = False  # whether it chooses numbers by the key alone
     carries_models: bool = False  # whether models, not only updates, survive it
     # formats that send some numbers as they are: (key, leaf) -> which of them
     select: Callable[[Key, Array], Array] | None = None
@@ -123,6 +124,7 @@ def random_k(
         bits_fn,
         SEED_BITS if shared_seed else 0,
         contraction=contraction_fn,
+        is_random=True,
         select=None if unbiased else select_fn,
     )
 
