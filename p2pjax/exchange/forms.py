@@ -54,7 +54,7 @@ def own_exact_form(
       own: models `[N, ...]`.
       received: what others get of each agent, `[N, ...]`.
     """
-    return _per_agent(weight, own) * own + mix_others(received)
+    return _per_agent(weight, own) * own + mix_others(jnp.asarray(received))
 
 
 def difference_form(mix: Combine, own: Array, decoded: Array) -> Array:
@@ -69,6 +69,7 @@ def difference_form(mix: Combine, own: Array, decoded: Array) -> Array:
       own: models `[N, ...]`.
       decoded: what others decode of each agent, `[N, ...]`.
     """
+    decoded = jnp.asarray(decoded)
     return own + (mix(decoded) - decoded)
 
 
@@ -85,7 +86,7 @@ def late_difference_form(
       received: what is decoded in this one, `[N, ...]`.
     """
     rest = _per_agent(1 - weight, own)
-    return own + (mix_others(received) - rest * decoded)
+    return own + (mix_others(jnp.asarray(received)) - rest * decoded)
 
 
 def sparse_form(mix_others: Combine, own: Array, values: Array, mask: Array) -> Array:
@@ -97,7 +98,8 @@ def sparse_form(mix_others: Combine, own: Array, values: Array, mask: Array) -> 
       values: what was sent, `[N, ...]`; 0 where nothing was.
       mask: where something was, `[N, ...]`.
     """
-    return own - own * mix_others(mask.astype(own.dtype)) + mix_others(values)
+    sent = mix_others(jnp.asarray(values))
+    return own - own * mix_others(jnp.asarray(mask, own.dtype)) + sent
 
 
 def _per_agent(values: Array, block: Array) -> Array:
