@@ -26,6 +26,7 @@ from p2pjax import (
 from p2pjax._version import __version__
 from p2pjax.algorithms._aucccr import aucccr
 from p2pjax.algorithms._central import central
+from p2pjax.algorithms._choco_sgd import choco_sgd
 from p2pjax.algorithms._combination import combination
 from p2pjax.algorithms._complete_training import complete_training
 from p2pjax.algorithms._d2 import d2
@@ -94,6 +95,7 @@ from p2pjax.types import (
 METHODS = (
     "aucccr",
     "central",
+    "choco_sgd",
     "combination",
     "complete_training",
     "d2",
@@ -152,6 +154,7 @@ __all__ = [
     "before_and_after",
     "central",
     "channel",
+    "choco_sgd",
     "classification",
     "combination",
     "complete_training",

@@ -3,6 +3,7 @@
 `engines.stepwise.gossip` takes any of them, and any `GossipProtocol` of yours.
 """
 
+from p2pjax.algorithms._choco_sgd import choco_protocol as choco_sgd
 from p2pjax.algorithms._d2 import d2_protocol as d2
 from p2pjax.algorithms._gosgd import gosgd_protocol as gosgd
 from p2pjax.algorithms._sgp import sgp_protocol as sgp
@@ -22,6 +23,7 @@ __all__ = [
     "GossipProtocol",
     "LocalStep",
     "Outgoing",
+    "choco_sgd",
     "d2",
     "dpsgd",
     "gosgd",

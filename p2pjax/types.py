@@ -70,6 +70,7 @@ class Info(NamedTuple):
     epochs: Array | None = None  # [N] passes over own data, where agents decide
     steps: Array | None = None  # [N] mini-batch steps
     served: Array | None = None  # [N] messages that a server sent to the agent
+    bytes: Array | None = None  # [N] sent; None: 4 for each parameter of the payload
 
 
 class Split(NamedTuple):

@@ -20,6 +20,7 @@ third = {
 }
 on_a_ring = [
     "dpsgd",
+    "choco_sgd",
     "d2",
     "sgp",
     "gosgd",
@@ -31,6 +32,7 @@ on_a_ring = [
 third |= dict.fromkeys(on_a_ring, ring)
 penalised = ["fedprox", "ditto", "fedcurv", "fedcurv_neighbors"]
 own = {name: {"penalty_weight": 0.1} for name in penalised} | {
+    "choco_sgd": {"compression": pj.channel.sign()},
     "fedper": {"personal": ["params/layer_2/.*"]},
     "aucccr": {"num_agents": SIZE},
     "fedavg": {"local_patterns": pj.FED_BN},

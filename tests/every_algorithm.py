@@ -118,6 +118,9 @@ ON_NETWORKS = {
         "aucccr", num_agents=SIZE, degree=2, num_epochs_alone=1, num_probes=6
     ),
     "central": method("central"),
+    "choco_sgd": method(
+        "choco_sgd", RING, compression=pj.channel.top_k(0.3), consensus_step=0.4
+    ),
     "combination": method(
         "combination",
         factors=pj.factors.exponential(),
@@ -184,6 +187,7 @@ ON_NETWORKS = {
     "combined rounds": combined,
     "dpsgd protocol": partial(stepped, pj.protocols.dpsgd()),
     "d2 protocol": partial(stepped, pj.protocols.d2(), graph=generators.complete(SIZE)),
+    "choco protocol": partial(stepped, pj.protocols.choco_sgd(pj.channel.qsgd(4), 0.4)),
     "sgp protocol": partial(stepped, pj.protocols.sgp(), channel=pj.channel.drop(0.1)),
     "gosgd protocol": partial(stepped, pj.protocols.gosgd(0.5)),
 }

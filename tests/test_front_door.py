@@ -57,6 +57,7 @@ def build(name, task=TASK, **options):
     """A method by its name, as a user would write it."""
     graph = {
         "dpsgd": RING,
+        "choco_sgd": RING,
         "d2": pj.graphs.complete(SIZE),
         "sgp": pj.graphs.ring(SIZE, directed=True),
         "gosgd": RING,
@@ -79,6 +80,7 @@ def build(name, task=TASK, **options):
         "pens": {"num_candidates": 4, "second_stage": 2},
         "panm": {"num_candidates": 4, "second_stage": 2},
         "gosgd": {"probability": 0.5},
+        "choco_sgd": {"compression": pj.channel.sign(), "consensus_step": 0.4},
     }
     arguments = [graph[name]] if name in graph else []
     return getattr(pj, name)(

@@ -70,7 +70,8 @@ def test_every_protocol_and_selection_is_among_them():
     made = {fn.__name__ for fn in makers(GossipProtocol, Selection)}
     assert {"neighbor_averaging", "sgp_protocol", "dac", "limit_requests"} < made
     protocols = {
-        getattr(pj.protocols, name).__name__ for name in ("dpsgd", "d2", "sgp", "gosgd")
+        getattr(pj.protocols, name).__name__
+        for name in ("choco_sgd", "dpsgd", "d2", "sgp", "gosgd")
     }
     assert made <= given | protocols
 

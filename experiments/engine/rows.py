@@ -22,7 +22,7 @@ class Tally(NamedTuple):
 
     num_rounds: int
     sent: np.ndarray  # [N] messages
-    payload: float  # parameters sent, mean over agents
+    payload: float  # parameters sent, 4 bytes each, mean over agents
     delivered: float  # parameters that a server sent, mean over agents
     links: np.ndarray | None = None  # [N, N] messages the row got from the column
     merged: np.ndarray | None = None  # [N, N] of these, where some are only looked at
@@ -44,11 +44,18 @@ def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
     return Tally(
         num_rounds,
         tally.sent + info.sent.sum(0, dtype=np.float64),
-        tally.payload + _mean_total(info.payload),
+        tally.payload + _payload(info),
         tally.delivered + _mean_total(info.delivered),
         added(tally.links, info.links),
         added(tally.merged, info.merged),
     )
+
+
+def _payload(info: Info) -> float:
+    """What was sent, in parameters of 4 bytes, also where messages are compressed."""
+    if info.bytes is None:
+        return _mean_total(info.payload)
+    return _mean_total(info.bytes) / models.BYTES_PER_PARAMETER
 
 
 def _mean_total(values: Array | None) -> float:

@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from p2pjax.exchange.encoding import num_bytes
+from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.exchange.shared import shared_leaves
 from p2pjax.graphs import analysis, mixing_matrices
 from p2pjax.graphs.topology import Topology, check_undirected
-from p2pjax.types import Array, Key, Peers, PyTree
+from p2pjax.types import Array, Key, Peers, PyTree, Variables
 
 MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
 Combine = Callable[[Peers], PyTree]  # mixes the messages that were sent, by a matrix
@@ -77,6 +80,24 @@ class GossipProtocol(NamedTuple):
     num_models: int = 1  # in a message
     takes_losses: bool = True  # whether messages may be lost
     loss_warning: str = ""  # what a user should know where they may
+    # (who shares what, models [N, ...]) -> bits of a message; None: 32 of each number
+    bits: Callable[[MixPlan, PyTree], int] | None = None
+
+
+def bytes_sent(
+    protocol: GossipProtocol, plan: MixPlan, variables: Variables, sent: Array
+) -> Array | None:
+    """By each agent, `[N]`; None where numbers are sent as they are.
+
+    Args:
+      protocol: of the messages.
+      plan: who shares what.
+      variables: leaves `[N, ...]`.
+      sent: `[N]` messages.
+    """
+    if protocol.bits is None:
+        return None
+    return sent * num_bytes(protocol.bits(plan, shared_leaves(variables)))
 
 
 def prepare_weights(

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from p2pjax.engines.assembly import assemble
-from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
+from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing, bytes_sent
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.pipeline import Exchange, make_exchange, send
@@ -276,6 +276,7 @@ def gossip(
                 first, last, data.train.size, batch_size
             ),
             steps=(last - first).astype(jnp.float32),
+            bytes=bytes_sent(protocol, plan, state.variables, sent),
         )
         return state, info
 

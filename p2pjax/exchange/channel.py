@@ -1,57 +1,203 @@
-"""What happens to messages on their way: some are lost, some arrive late.
+"""What happens to messages on their way: changed, compressed, lost, late.
 
 A channel is a chain of stages, as optimizers of optax are chains of transformations:
 
-    channel = chain(drop(0.3), delay(2.0))
+    channel = chain(quantize(8), drop(0.3))
 
-Which methods can take which stages is decided by their constructors, in a sentence.
+Stages come in this order: clip, noise, error_feedback, one format (top_k, random_k,
+quantize, qsgd or sign), drop, and delay or stale. Which methods can take which stages
+is decided by their constructors, in a sentence.
 """
 
-from typing import NamedTuple
+import itertools
+import math
 
-import jax
-import jax.numpy as jnp
+from p2pjax.exchange import compression
+from p2pjax.exchange.channel_checks import check_channel, check_feedback
+from p2pjax.exchange.losses import arrivals, lost_to_self, without_lost
+from p2pjax.exchange.stages import (
+    PERFECT,
+    Channel,
+    Clip,
+    Compress,
+    Delay,
+    Drop,
+    ErrorFeedback,
+    Noise,
+    Stage,
+    Stale,
+)
+from p2pjax.types import InputError
 
-from p2pjax.types import Array, InputError, Key, Peers
+__all__ = [
+    "PERFECT",
+    "Channel",
+    "Clip",
+    "Compress",
+    "Delay",
+    "Drop",
+    "ErrorFeedback",
+    "Noise",
+    "Stale",
+    "arrivals",
+    "chain",
+    "check_channel",
+    "clip",
+    "delay",
+    "drop",
+    "error_feedback",
+    "lost_to_self",
+    "noise",
+    "qsgd",
+    "quantize",
+    "random_k",
+    "sign",
+    "stale",
+    "top_k",
+    "without_lost",
+]
+
+# Drop and delay may alternate, and there may be several of them.
+_PLACE = {Clip: 0, Noise: 1, ErrorFeedback: 2, Compress: 3, Drop: 4, Delay: 4, Stale: 5}
+_NAME = {
+    Clip: "clip",
+    Noise: "noise",
+    ErrorFeedback: "error_feedback",
+    Compress: "the format",
+    Drop: "drop",
+    Delay: "delay",
+    Stale: "stale",
+}
+_ORDER = (
+    "clip, noise, error_feedback, one format (top_k, random_k, quantize, qsgd or "
+    "sign), drop, delay or stale"
+)
 
 
-class Drop(NamedTuple):
-    """Each message is lost with this probability, independently of the others."""
+def clip(norm: float) -> Channel:
+    """Scales messages down to a Euclidean norm, where it is larger.
 
-    probability: float
+    For methods whose messages are updates. The norm is over all parameters that travel,
+    of each owner class by itself.
 
+    Args:
+      norm: above 0.
 
-class Delay(NamedTuple):
-    """Messages arrive late, by an exponentially distributed time with this mean."""
-
-    mean: float
-
-
-class Channel(NamedTuple):
-    """Stages in the order in which a message passes them; none is a perfect channel."""
-
-    stages: tuple[Drop | Delay, ...] = ()
-
-    @property
-    def loss_probability(self) -> float:
-        """That a message does not arrive, all stages together."""
-        lost = 0.0
-        for stage in self.stages:
-            if isinstance(stage, Drop):
-                lost = lost + stage.probability - lost * stage.probability
-        return lost
-
-    @property
-    def mean_delay(self) -> float:
-        """In units of N wake-up events, all stages together."""
-        return sum(s.mean for s in self.stages if isinstance(s, Delay))
+    >>> clip(1.0).clip_norm
+    1.0
+    """
+    if not 0 < norm < math.inf:
+        raise InputError(f"Need a norm above 0 for clip, got {norm}.")
+    return Channel((Clip(float(norm)),))
 
 
-PERFECT = Channel()
+def noise(stddev: float) -> Channel:
+    """Adds independent normal noise to each number that is sent.
+
+    Args:
+      stddev: its standard deviation.
+
+    >>> noise(0.1).noise_stddev
+    0.1
+    """
+    if not 0 <= stddev < math.inf:
+        raise InputError(
+            f"Need a standard deviation of 0 or more for noise, got {stddev}."
+        )
+    return Channel((Noise(float(stddev)),) if stddev else ())
 
 
-def drop(probability: float) -> Channel:
+def error_feedback() -> Channel:
+    """Adds to each message what the format behind it left out of those before.
+
+    Karimireddy et al. (2019), https://arxiv.org/abs/1901.09847. For methods whose
+    messages are updates.
+
+    >>> chain(error_feedback(), top_k(0.01)).has_error_feedback
+    True
+    """
+    return Channel((ErrorFeedback(),))
+
+
+def top_k(ratio: float, *, index_bits: int | None = None) -> Channel:
+    """Sends the largest numbers of each leaf only.
+
+    Of a model: those that changed most since the agent last sent them; receivers keep
+    their own values of the others.
+
+    Args:
+      ratio: share of a leaf's numbers, above 0 to 1; at least one of each leaf.
+      index_bits: of a position; None for as many as the leaf needs.
+
+    >>> top_k(0.01).format.bits(100)  # a number and its position
+    39
+    """
+    return Channel((Compress(compression.top_k(ratio, index_bits=index_bits)),))
+
+
+def random_k(
+    ratio: float, unbiased: bool = False, *, shared_seed: bool = True
+) -> Channel:
+    """Sends random numbers of each leaf only.
+
+    Args:
+      ratio: share of a leaf's numbers, above 0 to 1; at least one of each leaf.
+      unbiased: multiply what is sent, so that its mean is that of all numbers; for
+        updates.
+      shared_seed: a seed of 32 bits travels in place of the positions.
+
+    >>> random_k(0.01).format.bits(100)
+    32
+    """
+    chosen = compression.random_k(ratio, unbiased, shared_seed=shared_seed)
+    return Channel((Compress(chosen),))
+
+
+def quantize(bits: int, *, stochastic: bool = False) -> Channel:
+    """Sends each number in 16 bits (half floats) or 8 (and a scale of each leaf).
+
+    Args:
+      bits: 16 or 8.
+      stochastic: round up or down at random; 8 bits only.
+
+    >>> quantize(8).format.name
+    'uniform8'
+    """
+    return Channel((Compress(compression.quantize(bits, stochastic=stochastic)),))
+
+
+def qsgd(levels: int, biased: bool = False) -> Channel:
+    """Sends signs and random levels of the norm of each leaf (Alistarh et al. 2017).
+
+    https://arxiv.org/abs/1610.02132.
+
+    Args:
+      levels: 1 or more; models need 15 or more.
+      biased: shrink what is sent, so that less is left out than there was: for
+        `error_feedback` and `choco_sgd`.
+
+    >>> qsgd(15).format.bits(100)
+    532
+    """
+    return Channel((Compress(compression.qsgd(levels, biased)),))
+
+
+def sign() -> Channel:
+    """Sends signs and the mean magnitude of each leaf.
+
+    >>> sign().format.bits(100)
+    132
+    """
+    return Channel((Compress(compression.sign()),))
+
+
+def drop(probability: float, per_edge: bool = False, burst: int = 1) -> Channel:
     """Loses each message with a probability.
+
+    Args:
+      probability: from 0 to below 1, also with bursts.
+      per_edge: both directions of an edge are lost together.
+      burst: exchanges for which what is lost is lost in a row.
 
     >>> drop(0.3).loss_probability
     0.3
@@ -61,8 +207,11 @@ def drop(probability: float) -> Channel:
             f"Need a probability of losing a message from 0 to below 1, got "
             f"{probability}."
         )
+    if burst < 1 or burst != int(burst):
+        raise InputError(f"Need bursts of 1 or more exchanges, got {burst}.")
     # A channel that loses nothing has no stage, so that nothing is computed for it.
-    return Channel((Drop(float(probability)),) if probability else ())
+    stage = Drop(float(probability), bool(per_edge), int(burst))
+    return Channel((stage,) if probability else ())
 
 
 def delay(mean: float) -> Channel:
@@ -74,107 +223,57 @@ def delay(mean: float) -> Channel:
     >>> delay(2.0).mean_delay
     2.0
     """
-    if not 0 <= mean < float("inf"):
+    if not 0 <= mean < math.inf:
         raise InputError(f"Need a mean delay of 0 or more, got {mean}.")
     return Channel((Delay(float(mean)),) if mean else ())
+
+
+def stale() -> Channel:
+    """Delays messages by one exchange, for methods without clocks.
+
+    Each agent combines its own value of this exchange with what others sent in the one
+    before; in the first exchange that is what they had at the start.
+
+    >>> stale().is_stale
+    True
+    """
+    return Channel((Stale(),))
 
 
 def chain(*channels: Channel) -> Channel:
     """One channel after the other.
 
+    Args:
+      *channels: whose stages come in the order clip, noise, error_feedback, one format,
+        drop, delay or stale.
+
     >>> chain(drop(0.5), drop(0.5)).loss_probability
     0.75
     """
-    return Channel(tuple(stage for channel in channels for stage in channel.stages))
-
-
-def check_channel(
-    channel: Channel, method: str, *, loses: bool = True, delays: bool = False
-) -> None:
-    """Refuses stages that a method cannot take.
-
-    Args:
-      channel: of the method.
-      method: its name, for the message.
-      loses: whether the method can do without a message.
-      delays: whether its agents have clocks.
-
-    Example:
-      >>> check_channel(delay(2.0), "p2p_bn", delays=True)  # it has clocks: no error
-    """
-    if channel.loss_probability and not loses:
+    stages = tuple(stage for channel in channels for stage in channel.stages)
+    if any(isinstance(stage, Stale) for stage in stages) and any(
+        isinstance(stage, Delay) for stage in stages
+    ):
         raise InputError(
-            f"{method} corrects with what was sent before, so it cannot take lost "
-            "messages: use a channel without drop, or another method."
+            "Need delay, for methods with clocks, or stale, for methods without, got "
+            "both in one channel: leave one out."
         )
-    if channel.mean_delay and not delays:
+    for before, after in itertools.pairwise(stages):
+        _check_pair(before, after)
+    chained = Channel(stages)
+    check_feedback(chained)
+    return chained
+
+
+def _check_pair(before: Stage, after: Stage) -> None:
+    first, second = _NAME[type(before)], _NAME[type(after)]
+    if type(before) is type(after) and not isinstance(after, Drop | Delay):
         raise InputError(
-            f"{method} has no clock, so messages cannot be late: use a channel without "
-            "delay, or an asynchronous method such as p2p_bn."
+            f"Need at most one {second.removeprefix('the ')} in a channel, got two: "
+            "leave one out."
         )
-
-
-def lost_to_self(peers: Peers, arrived: Array | None) -> Peers:
-    """What a lost message would have counted is counted for the receiver's own model.
-
-    Args:
-      peers: `[N, K]`, slot 0 is the agent itself.
-      arrived: `[N, K]`; slot 0 is ignored. None: all of it.
-
-    Example:
-      >>> peers = Peers(jnp.array([[0, 1], [1, 0]]), jnp.full((2, 2), 0.5))
-      >>> lost_to_self(peers, jnp.array([[True, True], [True, False]])).weight.tolist()
-      [[0.5, 0.5], [1.0, 0.0]]
-    """
-    if arrived is None:
-        return peers
-    weight = jnp.asarray(peers.weight)
-    is_lost = ~jnp.asarray(arrived, bool) & (peers.ids != peers.ids[:, :1])
-    lost = jnp.where(is_lost, weight, 0)
-    kept = (weight - lost).at[:, 0].add(lost.sum(1))
-    return Peers(jnp.where(is_lost, peers.ids[:, :1], peers.ids), kept)
-
-
-def without_lost(peers: Peers, arrived: Array | None) -> Peers:
-    """Lost messages do not count, and what they would have counted is gone.
-
-    Their slots point at the receiver itself, so that nothing leaks through them.
-
-    Args:
-      peers: `[N, K]`, slot 0 is the agent itself.
-      arrived: `[N, K]`; slot 0 is ignored. None: all of it.
-
-    Example:
-      >>> peers = Peers(jnp.array([[0, 1], [1, 0]]), jnp.full((2, 2), 0.5))
-      >>> without_lost(peers, jnp.array([[True, True], [True, False]])).weight.tolist()
-      [[0.5, 0.5], [0.5, 0.0]]
-    """
-    if arrived is None:
-        return peers
-    is_lost = ~jnp.asarray(arrived, bool) & (peers.ids != peers.ids[:, :1])
-    ids = jnp.where(is_lost, peers.ids[:, :1], peers.ids)
-    return Peers(ids, jnp.where(is_lost, 0, peers.weight))
-
-
-def arrivals(channel: Channel, key: Key, sent: Array) -> Array:
-    """Which of the messages sent `[N, K]` (bool) arrive.
-
-    Args:
-      channel: of the messages.
-      key: of the losses.
-      sent: `[N, K]`, whether there is a message.
-
-    Returns:
-      `[N, K]`, whether it arrives.
-
-    Example:
-      >>> sent = jnp.ones((1000, 10), bool)
-      >>> arrived = arrivals(drop(0.3), jax.random.key(0), sent)
-      >>> print(f"{arrived.mean():.1f}")
-      0.7
-    """
-    probability = channel.loss_probability
-    if not probability:
-        return sent
-    is_lost = jax.random.bernoulli(key, probability, sent.shape)
-    return sent & ~is_lost
+    if _PLACE[type(before)] > _PLACE[type(after)]:
+        raise InputError(
+            f"Need stages in the order {_ORDER}, got {second} after {first}: move "
+            f"{second} forward."
+        )

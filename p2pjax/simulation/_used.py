@@ -18,7 +18,7 @@ class Used(NamedTuple):
     steps: np.ndarray  # mini-batch steps
     examples: np.ndarray  # that were learned from, repeated ones included
     messages: np.ndarray  # sent by agents and servers, lost ones included
-    bytes: np.ndarray  # of these messages, 4 per parameter
+    bytes: np.ndarray  # of these messages, 4 per parameter if nothing compresses them
     time: np.ndarray  # simulated; not a number for methods without a clock
 
 
@@ -37,11 +37,13 @@ def added(used: Used, info: Info) -> Used:
         return np.rint(np.asarray(values, np.float64).sum((-2, -1))).astype(np.int64)
 
     time = used.time if info.time is None else np.asarray(info.time, float)[..., -1]
-    numbers = total(info.payload) + total(info.delivered)
+    sent = BYTES_PER_PARAMETER * total(info.payload)
+    if info.bytes is not None:
+        sent = total(info.bytes)
     return Used(
         used.steps + total(info.steps),
         used.examples + total(info.examples),
         used.messages + total(info.sent) + total(info.served),
-        used.bytes + BYTES_PER_PARAMETER * numbers,
+        used.bytes + sent + BYTES_PER_PARAMETER * total(info.delivered),
         time,
     )
