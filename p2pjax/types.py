@@ -109,6 +109,7 @@ class Models(NamedTuple):
     reported: Variables  # what the method's paper evaluates: one of the two below
     trained: Variables | None = None  # after local training, before averaging
     averaged: Variables | None = None  # after averaging
+    is_byzantine: Array | None = None  # [N] bool: agents whose models are not judged
 
 
 # (models of all agents, data) -> named values, [N] per agent or any other shape

@@ -127,7 +127,15 @@ def d2_protocol(
         return combine(peers), step.after["params"]
 
     return GossipProtocol(
-        prepare_fn, peer_ids, init_fn, send_fn, receive_fn, takes_losses=False
+        prepare_fn,
+        peer_ids,
+        init_fn,
+        send_fn,
+        receive_fn,
+        takes_losses=False,
+        takes_noise=True,
+        rule_refusal="Need D-PSGD for a robust rule, got D2: its correction assumes one "
+        "fixed symmetric matrix.",
     )
 
 

@@ -137,6 +137,9 @@ def gosgd_protocol(
         send_fn,
         receive_fn,
         needs_before=False,
+        formats=("half",),
+        rule_refusal=push_sum_refusal("GoSGD"),
+        weight_bits=FLOAT_BITS,
     )
 
 

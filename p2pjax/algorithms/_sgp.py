@@ -132,4 +132,7 @@ def sgp_protocol(
         receive_fn,
         weight=lambda weight: weight,
         loss_warning=LOSS_WARNING,
+        formats=("half",),
+        rule_refusal=push_sum_refusal("SGP"),
+        weight_bits=FLOAT_BITS,
     )

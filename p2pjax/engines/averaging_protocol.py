@@ -19,6 +19,7 @@ from p2pjax.engines.protocol import (
     remembers_nothing,
 )
 from p2pjax.exchange.channel import lost_to_self
+from p2pjax.exchange.channel_checks import MODELS, SPARSE
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import mixing_matrices
 from p2pjax.types import Array, Key, Peers, PyTree
@@ -76,4 +77,8 @@ def neighbor_averaging(
         send_fn,
         receive_fn,
         needs_before=mix_first,
+        formats=MODELS if mix_first else MODELS + SPARSE,
+        takes_noise=True,
+        takes_stale=not mix_first,
+        rule_refusal="",
     )

@@ -2,7 +2,9 @@
 
 from typing import TypedDict
 
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import Channel
+from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local
 from p2pjax.graphs.schedule import RewireEvery
 from p2pjax.training.local_updates import LocalUpdates
@@ -27,7 +29,21 @@ class CommonOptions(TypedDict, total=False):
     agent_loop: int
 
 
-class GossipOptions(CommonOptions, total=False):
+class AdverseOptions(CommonOptions, total=False):
+    """Of methods that can be attacked.
+
+    Attributes:
+      attack: what Byzantine agents send or learn from, such as
+        `attacks.alie(byzantine=(0, 5), scale=1.5)`. Metrics are NaN for them.
+      aggregate: a robust rule in place of the mean, such as
+        `robust.clipped_gossip(max_byzantine=2)`.
+    """
+
+    attack: Attack | None
+    aggregate: Rule | None
+
+
+class GossipOptions(AdverseOptions, total=False):
     """Of methods that communicate with neighbours in a graph.
 
     Attributes:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.exchange.encoding import num_bytes
+from p2pjax.exchange.compression import Format
+from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.shared import shared_leaves
 from p2pjax.graphs import analysis, mixing_matrices
@@ -19,6 +20,12 @@ from p2pjax.types import Array, Key, Peers, PyTree, Variables
 
 MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
 Combine = Callable[[Peers], PyTree]  # mixes the messages that were sent, by a matrix
+
+
+OWN_RULE = (
+    "Need a protocol that leaves it to a rule how messages count, such as D-PSGD, for "
+    "a robust rule, got one with weights of its own."
+)
 
 
 class LocalStep(NamedTuple):
@@ -80,12 +87,22 @@ class GossipProtocol(NamedTuple):
     num_models: int = 1  # in a message
     takes_losses: bool = True  # whether messages may be lost
     loss_warning: str = ""  # what a user should know where they may
+    formats: tuple[str, ...] = ()  # names of the formats that its messages can have
+    takes_noise: bool = False  # whether messages may be noisy
+    takes_stale: bool = False  # whether messages of the exchange before will do
+    rule_refusal: str = OWN_RULE  # why no robust rule; "" where there may be one
+    attack_refusal: str = ""  # why no attack; "" where there may be one
     # (who shares what, models [N, ...]) -> bits of a message; None: 32 of each number
     bits: Callable[[MixPlan, PyTree], int] | None = None
+    weight_bits: int = 0  # of what travels along with models
 
 
 def bytes_sent(
-    protocol: GossipProtocol, plan: MixPlan, variables: Variables, sent: Array
+    protocol: GossipProtocol,
+    plan: MixPlan,
+    variables: Variables,
+    sent: Array,
+    format: Format | None = None,
 ) -> Array | None:
     """By each agent, `[N]`; None where numbers are sent as they are.
 
@@ -94,10 +111,15 @@ def bytes_sent(
       plan: who shares what.
       variables: leaves `[N, ...]`.
       sent: `[N]` messages.
+      format: of the channel.
     """
-    if protocol.bits is None:
+    message = shared_leaves(variables)
+    if protocol.bits is not None:
+        return sent * num_bytes(protocol.bits(plan, message))
+    if format is None:
         return None
-    return sent * num_bytes(protocol.bits(plan, shared_leaves(variables)))
+    bits = protocol.num_models * message_bits(format, plan, message)
+    return sent * num_bytes(bits + protocol.weight_bits)
 
 
 def prepare_weights(

@@ -76,6 +76,7 @@ def walk_columns(
     block: Block,
     advance: Callable[[PyTree, tuple, tuple[int, ...]], PyTree],
     carry: PyTree,
+    block_bytes: int = BLOCK_BYTES,
 ) -> PyTree:
     """Folds over the column blocks of a rectangle of one stacked leaf.
 
@@ -86,6 +87,7 @@ def walk_columns(
       advance: `(carry, at, sizes) -> carry`, one column block at a time, whose start
         may be traced and whose sizes are static.
       carry: what is folded.
+      block_bytes: of a column block over all agents.
     """
     if block.size == 0:
         return carry
@@ -94,7 +96,7 @@ def walk_columns(
     if len(sizes) == 1:
         return advance(carry, start, sizes)
     axis = 1 + int(np.argmax(sizes[1:]))
-    longest = BLOCK_BYTES * sizes[axis] // (int(np.prod(sizes)) * itemsize)
+    longest = block_bytes * sizes[axis] // (int(np.prod(sizes)) * itemsize)
     length = _even_length(sizes[axis], max(1, longest))
 
     def replaced(values: tuple, value: Array | int) -> tuple:

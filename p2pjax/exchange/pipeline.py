@@ -4,6 +4,9 @@ Every method sends through an `Exchange`, whose parts are called in this order: 
 sender encodes its message, attackers may replace theirs, some messages arrive, and each
 receiver combines what it has. Nothing else in the package lets parameters change
 agents.
+
+What can be decoded number by number, and what attackers send, is computed where it is
+read (`reading`), so that an adverse exchange needs no second copy of all models.
 """
 
 from collections.abc import Callable
@@ -13,17 +16,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.exchange import mixing
-from p2pjax.exchange.channel import PERFECT, Channel, arrivals
+from p2pjax.exchange import aggregation, encoding, mixing
+from p2pjax.exchange.aggregation import Extra, Manner
+from p2pjax.exchange.attacks.base import Attack
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.losses import arrivals, loss_memory
 from p2pjax.exchange.mixing import Combine
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.shared import message_size, where_sent
+from p2pjax.exchange.reading import Assault, Sent
+from p2pjax.exchange.robust.base import Rule
+from p2pjax.exchange.shared import where_sent
 from p2pjax.types import Array, Key, Peers, PyTree
 
-BITS = 32  # of a parameter that is sent as it is
-
 # Folded into the key of an exchange; engines fold 1 and 2 into those of `arrive`.
-ENCODE, ATTACK = 3, 4
+ENCODE, ATTACK, RULE = 3, 4, 5
 
 
 class Members(NamedTuple):
@@ -36,6 +42,23 @@ class Members(NamedTuple):
 Route = Callable[[np.ndarray], Peers | Members | Combine]
 
 
+class Attackers(NamedTuple):
+    """Who attacks in a round, an input of it."""
+
+    is_byzantine: Array  # [N] bool
+    prepared: PyTree = None  # what `Attack.prepare` made of each owner class, [C] items
+
+
+class Memory(NamedTuple):
+    """What an exchange keeps for the next one; () where it needs nothing."""
+
+    sender: PyTree = ()  # leaves [N, ...]: what senders remember of their messages
+    losses: PyTree = ()  # key of the run, for bursts
+    last: PyTree = ()  # leaves [N, ...]: messages that arrive in the next exchange
+    attack: PyTree = ()  # what attackers remember, leaves of one message
+    attackers: Attackers | tuple[()] = ()  # of this round
+
+
 class Exchange(NamedTuple):
     """What is between sender and receiver, for stacked models of one shape."""
 
@@ -43,39 +66,86 @@ class Exchange(NamedTuple):
     init: Callable[[PyTree], PyTree]
     # (key, t, message, memory) of ONE sender -> (what arrives, memory, bits sent)
     encode: Callable[[Key, Array, PyTree, PyTree], tuple[PyTree, PyTree, Array]]
-    # (key, t, messages [N, ...]) -> messages [N, ...]
+    # (key, t, messages [N, ...]) -> messages [N, ...]; those that see one row at a time
     attack: Callable[[Key, Array, PyTree], PyTree]
-    # (key, t, messages sent [N, K]) -> those that arrive [N, K]
-    arrive: Callable[[Key, Array, Array], Array]
+    # (key, t, messages sent [N, K], ...) -> those that arrive [N, K], see `arrivals`
+    arrive: Callable[..., Array]
     # (messages [N, ...], own [N, ...], route, arrived) -> models [N, ...]; what is not
     # sent keeps its own values, and what an agent sends also counts for itself
     combine: Callable[[PyTree, PyTree, Route, Array | None], PyTree]
     # False: encode and attack give back what they get, so that no engine calls them or
     # keeps messages beside the models that were sent
     changes_messages: bool = False
+    # how messages are read and combined that plain mixing cannot; None: plain mixing
+    manner: Manner | None = None
+    channel: Channel = PERFECT
+    adversary: Attack | None = None
 
 
-def make_exchange(plan: MixPlan, channel: Channel = PERFECT) -> Exchange:
-    """The exchange of models whose owner classes are `plan`, by linear mixing.
+def make_exchange(
+    plan: MixPlan,
+    channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    rule: Rule | None = None,
+) -> Exchange:
+    """The exchange of models whose owner classes are `plan`.
 
     Args:
       plan: who shares what.
       channel: what happens to messages on their way.
+      attack: what Byzantine agents send; None: all are honest.
+      rule: how receivers combine what they have; None: by linear mixing.
     """
+    format = channel.format
+    is_sparse = format is not None and format.select is not None
+    in_blocks = format is not None and format.decode is not None
+    in_blocks = in_blocks and not (channel.noise_stddev or channel.is_stale)
+    is_hostile = attack is not None and attack.hostile is not None
+    is_plain = format is None and not is_hostile and rule is None
+    is_plain = is_plain and not channel.is_stale and not channel.noise_stddev
+
+    def init_fn(message: PyTree) -> PyTree:
+        if format is not None and is_sparse:
+            return encoding.init_sparse(format, plan, message)
+        return ()
 
     def encode_fn(
         key: Key, t: Array, message: PyTree, memory: PyTree
     ) -> tuple[PyTree, PyTree, Array]:
-        del key, t
-        return message, memory, jnp.float32(BITS * message_size(plan))
+        del t
+        key_noise, key_format = jax.random.split(key)
+        if channel.noise_stddev:
+            message = encoding.noised(channel.noise_stddev, plan, key_noise, message)
+        bits = jnp.float32(encoding.message_bits(format, plan, message))
+        if format is None or in_blocks:
+            return message, memory, bits
+        if is_sparse:
+            message, memory, _ = encoding.encode_sparse(
+                format, plan, key_format, message, memory
+            )
+            return message, memory, bits
+        return (
+            *encoding.encode_models(format, plan, key_format, message, memory)[:2],
+            bits,
+        )
 
     def attack_fn(key: Key, t: Array, messages: PyTree) -> PyTree:
         del key, t
         return messages
 
-    def arrive_fn(key: Key, t: Array, sent: Array) -> Array:
+    def arrive_fn(
+        key: Key,
+        t: Array,
+        sent: Array,
+        senders: Array | None = None,
+        number: Array | None = None,
+        memory: PyTree = (),
+    ) -> Array:
         del t
-        return arrivals(channel, key, sent)
+        losses = memory.losses if isinstance(memory, Memory) else ()
+        return arrivals(
+            channel, key, sent, senders=senders, number=number, memory=losses
+        )
 
     def combine_fn(
         messages: PyTree, own: PyTree, route: Route, arrived: Array | None = None
@@ -84,13 +154,142 @@ def make_exchange(plan: MixPlan, channel: Channel = PERFECT) -> Exchange:
         mixed = mixing.mix(messages, plan, lambda owner: _combine(route(owner), owner))
         return mixed if messages is own else where_sent(plan, mixed, own)
 
-    return Exchange(lambda message: (), encode_fn, attack_fn, arrive_fn, combine_fn)
+    return Exchange(
+        init_fn,
+        encode_fn,
+        attack_fn,
+        arrive_fn,
+        combine_fn,
+        changes_messages=not is_plain
+        and not in_blocks
+        and (format is not None or bool(channel.noise_stddev)),
+        manner=None if is_plain else Manner(plan, format, attack, rule),
+        channel=channel,
+        adversary=attack,
+    )
+
+
+def begin(exchange: Exchange, key: Key, messages: PyTree) -> Memory | tuple[()]:
+    """What an exchange keeps, at the start of a run.
+
+    Args:
+      exchange: of the run.
+      key: of the run.
+      messages: of all agents at the start, leaves `[N, ...]`.
+    """
+    key = jax.random.fold_in(key, ENCODE)
+    losses = loss_memory(exchange.channel, key)
+    attack = exchange.adversary
+    memory = Memory(
+        jax.vmap(exchange.init)(messages) if exchange.changes_messages else (),
+        losses,
+        jax.tree.map(jnp.copy, messages) if exchange.channel.is_stale else (),
+    )
+    if attack is None:
+        return memory if jax.tree.leaves(memory) else ()
+    one = jax.tree.map(lambda leaf: leaf[0], messages)
+    size = jax.tree.leaves(messages)[0].shape[0]
+    return memory._replace(
+        attack=() if attack.begin is None else attack.begin(key, one),
+        attackers=Attackers(jnp.zeros(size, bool)),
+    )
+
+
+def transmit(
+    exchange: Exchange,
+    key: Key,
+    t: Array,
+    messages: PyTree,
+    memory: Memory | tuple[()],
+    before: PyTree = None,
+) -> tuple[Sent, Memory | tuple[()]]:
+    """What all agents have sent, and what the exchange keeps.
+
+    Args:
+      exchange: of the round.
+      key: of the exchange.
+      t: round.
+      messages: leaves `[N, ...]`.
+      memory: of the exchange before.
+      before: models before local training, for attacks that need them.
+    """
+    sent = Sent(messages)
+    manner = exchange.manner
+    if exchange.changes_messages:
+        kept = memory if isinstance(memory, Memory) else Memory()
+        size = jax.tree.leaves(messages)[0].shape[0]
+        keys = jax.random.split(jax.random.fold_in(key, ENCODE), size)
+        rows, sender, _ = jax.vmap(
+            lambda key, one, memory: exchange.encode(key, t, one, memory),
+            out_axes=(0, 0, None),
+        )(keys, messages, kept.sender)
+        if isinstance(rows, encoding.SparseMessage):
+            sent = Sent(rows.values, rows.mask)
+        else:
+            rows = exchange.attack(jax.random.fold_in(key, ATTACK), t, rows)
+            sent = Sent(rows)
+        if isinstance(memory, Memory):
+            memory = memory._replace(sender=sender)
+    elif manner is not None and manner.format is not None:
+        sent = sent._replace(measures=_measures(manner, messages))
+    if exchange.channel.is_stale:
+        assert isinstance(memory, Memory)
+        sent, memory = (
+            sent._replace(rows=memory.last, current=sent.rows),
+            memory._replace(last=sent.rows),
+        )
+    if manner is not None and manner.attack is not None and manner.attack.hostile:
+        assert isinstance(memory, Memory)
+        assert isinstance(memory.attackers, Attackers)
+        assault = Assault(
+            memory.attackers.is_byzantine,
+            jax.random.fold_in(key, ATTACK),
+            t,
+            memory.attackers.prepared,
+            before if manner.attack.needs_before else None,
+            memory.attack,
+        )
+        sent = sent._replace(assault=assault)
+    return sent, memory
+
+
+def deliver(
+    exchange: Exchange,
+    key: Key,
+    t: Array,
+    sent: Sent,
+    own: PyTree,
+    kept: PyTree,
+    route: Route,
+    arrived: Array | None,
+    loss: Array | None = None,
+) -> tuple[PyTree, PyTree]:
+    """The models with which agents go on, and what attackers remember.
+
+    Args:
+      exchange: of the round.
+      key: of the exchange.
+      t: round.
+      sent: `transmit`.
+      own: what each agent sent, as it has it itself, leaves `[N, ...]`.
+      kept: values of the leaves that are not sent.
+      route: who combines whom; peers whose messages were lost count nothing.
+      arrived: `[N, K]`; None: all of it.
+      loss: `[N, K]` of each message on data of its receiver, for rules that need it.
+    """
+    if exchange.manner is None:
+        return exchange.combine(sent.rows, kept, route, arrived), ()
+    extra = Extra(jax.random.fold_in(key, RULE), t, loss)
+    models, memory = aggregation.combine(exchange.manner, sent, own, route, extra)
+    if own is not kept:
+        models = where_sent(exchange.manner.plan, models, kept)
+    return models, memory
 
 
 def send(exchange: Exchange, key: Key, t: Array, messages: PyTree) -> PyTree:
     """What all senders' messages are when they reach their receivers, `[N, ...]`.
 
-    Each sender encodes its own; then attackers may replace theirs.
+    For engines whose channels remember nothing.
 
     Args:
       exchange: of the round.
@@ -98,14 +297,7 @@ def send(exchange: Exchange, key: Key, t: Array, messages: PyTree) -> PyTree:
       t: round.
       messages: leaves `[N, ...]`.
     """
-    if not exchange.changes_messages:
-        return messages
-    size = jax.tree.leaves(messages)[0].shape[0]
-    keys = jax.random.split(jax.random.fold_in(key, ENCODE), size)
-    decoded = jax.vmap(lambda key, message: _encoded(exchange, key, t, message))(
-        keys, messages
-    )
-    return exchange.attack(jax.random.fold_in(key, ATTACK), t, decoded)
+    return transmit(exchange, key, t, messages, ())[0].rows
 
 
 def send_one(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
@@ -122,12 +314,29 @@ def send_one(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
     """
     if not exchange.changes_messages:
         return message
-    return _encoded(exchange, jax.random.fold_in(key, ENCODE), t, message)
+    return exchange.encode(jax.random.fold_in(key, ENCODE), t, message, ())[0]
 
 
-def _encoded(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
-    memory = ()  # channels of today remember nothing
-    return exchange.encode(key, t, message, memory)[0]
+def _measures(manner: Manner, messages: PyTree) -> tuple[Array | None, ...]:
+    """What the format must know of each part before it can be read, `[N]` each."""
+    assert manner.format is not None and manner.format.measure is not None
+    leaves = jax.tree.leaves(messages)
+    measure = manner.format.measure
+    found: list[Array | None] = []
+    for part in encoding.parts_of(manner.plan, messages):
+        if part.is_statistic:
+            found.append(None)
+            continue
+        pieces = [
+            jax.vmap(measure)(
+                jnp.asarray(leaves[part.leaf])[
+                    (slice(None), *map(slice, block.start, block.stop))
+                ].reshape(leaves[part.leaf].shape[0], -1)
+            )
+            for block in part.blocks
+        ]
+        found.append(jnp.stack(pieces).max(0))
+    return tuple(found)
 
 
 def _combine(how: Peers | Members | Combine, owner: np.ndarray) -> Combine:

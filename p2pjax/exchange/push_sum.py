@@ -29,3 +29,15 @@ def push_sum_step(peers: Peers, weight: Array) -> tuple[Peers, Array]:
     carried = carried.at[:, 0].max(WEIGHT_FLOOR)
     total = carried.sum(1)
     return Peers(peers.ids, carried / total[:, None]), total
+
+
+def push_sum_refusal(method: str) -> str:
+    """Why robust rules are refused.
+
+    Args:
+      method: its name.
+    """
+    return (
+        "Need a protocol whose receivers may drop messages for a robust rule, got "
+        f"{method}: push-sum loses the mass of what is dropped; use D-PSGD."
+    )

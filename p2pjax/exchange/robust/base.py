@@ -66,6 +66,9 @@ class Rule(NamedTuple):
     max_byzantine: int = 0  # members that may be hostile
     min_members: int = 1  # with one's own; with fewer the agent keeps its own model
     num_rounds: int = 0  # T, of Received.progress
+    # eta of rules that step from the own model, None for those that average: what a
+    # receiver would get without attackers is that step, or the mean of what is left
+    step_size: float | None = None
     # host: (members [N], mixing weights [N, K] or None) -> why not to use it, or None
     doubt: Callable[[np.ndarray, np.ndarray | None], str | None] | None = None
 

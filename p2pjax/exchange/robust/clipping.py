@@ -100,7 +100,7 @@ def self_centered_clipping(radius: float, step_size: float = 1.0) -> Rule:
         factor = clip_factor(received.distance, radius)
         return from_neighbors(received.weight * factor, step_size)
 
-    return gram_rule("self_centered_clipping", coefficients_fn)
+    return gram_rule("self_centered_clipping", coefficients_fn, step_size=step_size)
 
 
 def clipped_gossip(max_byzantine: int, step_size: float = 1.0) -> Rule:
@@ -134,7 +134,9 @@ def clipped_gossip(max_byzantine: int, step_size: float = 1.0) -> Rule:
         radius = gossip_radius(weight, distance, is_near, tolerated)
         return from_neighbors(weight * clip_factor(distance, radius), step_size)
 
-    return gram_rule("clipped_gossip", coefficients_fn, max_byzantine=count)
+    return gram_rule(
+        "clipped_gossip", coefficients_fn, max_byzantine=count, step_size=step_size
+    )
 
 
 def gossip_radius(
@@ -210,7 +212,13 @@ def cs_plus(max_byzantine: int, step_size: float = 1.0) -> Rule:
             "have; lower max_byzantine or use a denser graph."
         )
 
-    return gram_rule("cs_plus", coefficients_fn, max_byzantine=count, doubt=doubt)
+    return gram_rule(
+        "cs_plus",
+        coefficients_fn,
+        max_byzantine=count,
+        doubt=doubt,
+        step_size=step_size,
+    )
 
 
 def clip_factor(distance: Array, radius: Array | float) -> Array:

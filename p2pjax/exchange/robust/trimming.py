@@ -54,7 +54,7 @@ def gts(max_byzantine: int, step_size: float = 1.0) -> Rule:
         left = tolerated - farther_weight(weight, received.distance, among)
         return from_neighbors(weight - jnp.clip(left, 0, weight), step_size)
 
-    return gram_rule("gts", coefficients_fn, max_byzantine=count)
+    return gram_rule("gts", coefficients_fn, max_byzantine=count, step_size=step_size)
 
 
 def nna(max_byzantine: int) -> Rule:

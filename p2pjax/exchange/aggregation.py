@@ -1,0 +1,349 @@
+"""How receivers combine messages that are compressed, late, partly lost or hostile.
+
+`combine` is called where plain mixing (`mixing.mix`) is not enough. It works class by
+class and block by block, like plain mixing, and writes where it reads.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.exchange import distances, forms
+from p2pjax.exchange.attacks.base import Attack, hostile_slots
+from p2pjax.exchange.attacks.line_search import line_search
+from p2pjax.exchange.compression import Format
+from p2pjax.exchange.encoding import parts_of
+from p2pjax.exchange.mixing import BLOCK_BYTES, fastest_combine, is_peer
+from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.exchange.reading import (
+    Reader,
+    Seen,
+    Sent,
+    Spot,
+    columns,
+    fold,
+    prepared_reader,
+    remembered,
+    see,
+    with_scale,
+)
+from p2pjax.exchange.robust.base import Rule, convex
+from p2pjax.types import LOCAL, Array, Key, Peers, PyTree
+
+
+class Manner(NamedTuple):
+    """How messages of an exchange are formed, attacked and combined; static."""
+
+    plan: MixPlan
+    format: Format | None = None
+    attack: Attack | None = None
+    rule: Rule | None = None
+
+
+class Extra(NamedTuple):
+    """What some rules read beside the messages."""
+
+    key: Key  # of the exchange
+    t: Array  # [] round
+    loss: Array | None = None  # [N, K] of each message on data of its receiver
+
+
+def combine(
+    manner: Manner,
+    sent: Sent,
+    own: PyTree,
+    route: Callable[[np.ndarray], Any],
+    extra: Extra,
+) -> tuple[PyTree, PyTree]:
+    """The models with which agents go on, and what the attack remembers.
+
+    Args:
+      manner: of the exchange.
+      sent: messages.
+      own: the receivers' own models, leaves `[N, ...]`.
+      route: owner vector `[N]` of a class -> peers `[N, K]`; slots without weight are
+        not there.
+      extra: what else rules read.
+    """
+    leaves, structure = jax.tree.flatten(own)
+    flat = _flat(sent)
+    memory = [] if sent.assault is None else jax.tree.leaves(sent.assault.memory)
+    parts = parts_of(manner.plan, own)
+    for number, owner_class in enumerate(manner.plan.classes):
+        if not owner_class.is_shared:
+            continue
+        of_class = [i for i, part in enumerate(parts) if part.owner_class == number]
+        peers = route(owner_class.owner)
+        assert isinstance(peers, Peers), "checked by the methods' constructors"
+        reader = Reader(
+            tuple(parts[i] for i in of_class),
+            owner_class.owner,
+            peers,
+            flat._replace(
+                measures=None
+                if flat.measures is None
+                else tuple(flat.measures[i] for i in of_class)
+            ),
+            leaves,
+            manner.attack,
+            format=manner.format,
+        )
+        if _has_hostile_messages(manner) and _has_parameters(reader):
+            assert sent.assault is not None and manner.attack is not None
+            reader = reader._replace(
+                is_hostile=hostile_slots(
+                    reader.peers, sent.assault.is_byzantine, manner.attack.num_attached
+                )
+            )
+            reader = prepared_reader(reader)
+            memory = remembered(reader, memory) if memory else memory
+        else:
+            reader = reader._replace(attack=None)
+        leaves = _combine_class(manner, reader, extra)
+    models = jax.tree.unflatten(structure, leaves)
+    if not memory:
+        return models, ()
+    assert sent.assault is not None
+    return models, jax.tree.unflatten(jax.tree.structure(sent.assault.memory), memory)
+
+
+def _combine_class(manner: Manner, reader: Reader, extra: Extra) -> list[Array]:
+    """All leaves, those of the class combined."""
+    rule = manner.rule
+    present = is_peer(reader.peers) & (reader.peers.weight > 0)
+    if reader.is_hostile is not None:
+        present = present | reader.is_hostile
+    present = jnp.asarray(present).at[:, 0].set(True)
+    progress = None
+    if rule is not None and rule.needs_progress:
+        progress = jnp.asarray(extra.t, jnp.float32) / rule.num_rounds
+    key = jax.random.fold_in(extra.key, reader.parts[0].owner_class)
+    if reader.attack is not None:
+        reader = with_scale(
+            reader, _scale(reader, rule, present, key, progress, extra.loss)
+        )
+    if rule is None:
+        return _mixed(manner, reader, jnp.asarray(reader.peers.weight))
+    matrix = None
+    if rule.combine is None or rule.premix is not None:
+        products = distances.measure_products(reader, pairs=rule.needs_pairs)
+        have = distances.received(
+            reader, rule, products, present, key, progress, extra.loss
+        )
+        if rule.combine is None:
+            weight = distances.coefficients(rule, have)
+            return _mixed(manner, reader, weight)
+        assert rule.premix is not None
+        matrix, present = jax.vmap(rule.premix)(have)
+    else:
+        present = present & _finite(reader)
+    return _by_coordinates(reader, rule, present, matrix)
+
+
+def _scale(
+    reader: Reader,
+    rule: Rule | None,
+    present: Array,
+    key: Key,
+    progress: Array | None,
+    loss: Array | None,
+) -> Array | float:
+    """Of the attack: given, or found by a search per receiver."""
+    assert reader.attack is not None
+    if reader.attack.scale is not None:
+        return reader.attack.scale
+    assert rule is not None and loss is None, "checked by check_adversity"
+    if rule.combine is None:
+        return distances.searched_scale(reader, rule, present, key, progress)
+    return _searched_by_coordinates(reader, rule, present)
+
+
+def _mixed(manner: Manner, reader: Reader, weight: Array) -> list[Array]:
+    """Each receiver takes a sum of what it reads, with these weights `[N, K]`."""
+    leaves = list(reader.own)
+    statistics = jax.vmap(convex)(weight) if manner.rule is not None else weight
+    for number, part in enumerate(reader.parts):
+        counted = statistics if part.is_statistic else weight
+        leaves[part.leaf] = _mixed_part(
+            manner, reader, number, leaves[part.leaf], counted
+        )
+    return leaves
+
+
+def _mixed_part(
+    manner: Manner, reader: Reader, number: int, leaf: Array, weight: Array
+) -> Array:
+    hostile = None
+    attack = None if reader.parts[number].is_statistic else reader.attack
+    if attack is not None and not attack.per_sender:
+        assert reader.is_hostile is not None
+        hostile = jnp.where(reader.is_hostile, weight, 0).sum(1)
+        weight = jnp.where(reader.is_hostile, 0, weight)
+    # Slots that count nothing point at the receiver: 0 times NaN would be NaN.
+    ids = jnp.asarray(reader.peers.ids)
+    others = forms.without_self(Peers(jnp.where(weight == 0, ids[:, :1], ids), weight))
+    kept = (weight - others.weight).sum(1)  # what the own model counts
+    mix_others = fastest_combine(others, reader.owner)
+
+    def write(leaf: Array, spot: Spot) -> Array:
+        seen = see(reader, spot, leaf)
+        mixed = _one_block(manner, reader, spot, seen, kept, mix_others)
+        if hostile is not None:
+            assert seen.hostile is not None
+            share = hostile.astype(mixed.dtype)[:, None]
+            mixed = mixed + jnp.where(share == 0, 0, share * seen.hostile)
+        return _written(reader, leaf, spot, mixed)
+
+    return fold(reader, write, leaf, statistics=True, only=number)
+
+
+def _one_block(
+    manner: Manner,
+    reader: Reader,
+    spot: Spot,
+    seen: Seen,
+    kept: Array,
+    mix_others: Callable[[Array], Array],
+) -> Array:
+    """The sum without hostile rows, in the form that suits the messages."""
+    part = reader.parts[spot.part]
+    own_share = kept.astype(seen.own.dtype)
+    if reader.sent.mask is not None and not part.is_statistic:
+        mask = columns(reader.sent.mask[part.leaf], spot.at, spot.sizes)
+        return forms.sparse_form(mix_others, seen.own, seen.rows, mask)
+    is_inexact = manner.format is not None and not part.is_statistic
+    if not is_inexact or manner.rule is not None:
+        return forms.own_exact_form(mix_others, own_share, seen.own, seen.rows)
+    decoded = seen.rows
+    if reader.sent.current is not None:
+        decoded = columns(reader.sent.current[part.leaf], spot.at, spot.sizes)
+    return forms.late_difference_form(
+        mix_others, own_share, seen.own, decoded, seen.rows
+    )
+
+
+def _by_coordinates(
+    reader: Reader, rule: Rule, present: Array, matrix: Array | None
+) -> list[Array]:
+    """A rule that looks at each number by itself."""
+    leaves = list(reader.own)
+
+    def write(leaf: Array, spot: Spot) -> Array:
+        mixed = _ruled(reader, rule, present, matrix, see(reader, spot, leaf))
+        return _written(reader, leaf, spot, mixed)
+
+    for number, part in enumerate(reader.parts):
+        leaves[part.leaf] = fold(
+            reader,
+            write,
+            leaves[part.leaf],
+            statistics=True,
+            block_bytes=_block_bytes(reader),
+            only=number,
+        )
+    return leaves
+
+
+def _ruled(
+    reader: Reader, rule: Rule, present: Array, matrix: Array | None, seen: Seen
+) -> Array:
+    assert rule.combine is not None
+    ids = jnp.asarray(reader.peers.ids)
+    members = seen.rows[ids].at[:, 0].set(seen.own)  # [N, K, c]: c is small
+    if seen.hostile is not None and reader.is_hostile is not None:
+        at = reader.is_hostile[:, :, None]
+        members = jnp.where(at, seen.hostile[:, None, :], members)
+    if matrix is not None:
+        members = jnp.einsum(
+            "nkl,nlc->nkc",
+            matrix.astype(members.dtype),
+            jnp.where(jnp.isfinite(members), members, 0),
+            precision="highest",
+        )
+    weight = jnp.asarray(reader.peers.weight).astype(members.dtype)
+    return jax.vmap(rule.combine)(members, present, weight)
+
+
+def _searched_by_coordinates(reader: Reader, rule: Rule, present: Array) -> Array:
+    """The most harmful scale `[N]`; each try reads all models once."""
+    quiet = reader._replace(attack=None)
+    target = distances.target(reader, rule, present)
+    mix = fastest_combine(target, reader.owner)
+
+    def damage(scale: Array) -> Array:
+        now = with_scale(reader, scale)
+
+        def add(total: Array, spot: Spot) -> Array:
+            seen = see(now, spot)
+            moved = _ruled(reader, rule, present, None, seen)
+            gap = moved - mix(see(quiet, spot).rows)
+            return total + jnp.square(gap).sum(1).astype(total.dtype)
+
+        none = jnp.zeros(present.shape[0])
+        return fold(reader, add, none, block_bytes=_block_bytes(reader))
+
+    return line_search(damage, present.shape[0])
+
+
+def _finite(reader: Reader) -> Array:
+    """`[N, K]`: messages without a number that is not finite."""
+
+    def add(found: tuple[Array, Array], spot: Spot) -> tuple[Array, Array]:
+        seen = see(reader, spot)
+        rows = found[0] & jnp.isfinite(seen.rows).all(1)
+        if seen.hostile is None:
+            return rows, found[1]
+        return rows, found[1] & jnp.isfinite(seen.hostile).all(1)
+
+    yes = jnp.ones(len(reader.owner), bool)
+    rows, hostile = fold(reader, add, (yes, yes))
+    found = rows[jnp.asarray(reader.peers.ids)]
+    if reader.is_hostile is None or reader.attack is None or reader.attack.per_sender:
+        return found
+    return jnp.where(reader.is_hostile, hostile[:, None], found)
+
+
+def _written(reader: Reader, leaf: Array, spot: Spot, mixed: Array) -> Array:
+    """The leaf with a block replaced for the agents that share it."""
+    mixed = mixed.astype(leaf.dtype).reshape(spot.sizes)
+    if (reader.owner == LOCAL).any():
+        old = jax.lax.dynamic_slice(leaf, spot.at, spot.sizes)
+        is_local = (reader.owner == LOCAL).reshape((-1,) + (1,) * (leaf.ndim - 1))
+        mixed = jnp.where(is_local, old, mixed)
+    leaf = jax.lax.dynamic_update_slice(leaf, mixed, spot.at)
+    return jax.lax.optimization_barrier(leaf)  # as in `mixing`
+
+
+def _block_bytes(reader: Reader) -> int:
+    """Of a block whose K copies stay in the cache."""
+    return max(1, 2 * BLOCK_BYTES // reader.peers.ids.shape[1])
+
+
+def _has_hostile_messages(manner: Manner) -> bool:
+    return manner.attack is not None and manner.attack.hostile is not None
+
+
+def _has_parameters(reader: Reader) -> bool:
+    return any(not part.is_statistic for part in reader.parts)
+
+
+def _flat(sent: Sent) -> Sent:
+    """With lists of leaves in place of trees."""
+
+    def listed(tree: PyTree) -> PyTree:
+        return None if tree is None else jax.tree.leaves(tree)
+
+    assault = sent.assault
+    if assault is not None:
+        assault = assault._replace(
+            before=listed(assault.before), memory=jax.tree.leaves(assault.memory)
+        )
+    return sent._replace(
+        rows=listed(sent.rows),
+        mask=listed(sent.mask),
+        current=listed(sent.current),
+        assault=assault,
+    )
