@@ -20,6 +20,7 @@ from p2pjax.exchange.compression import (
     top_k,
     uniform8,
 )
+from p2pjax.exchange.largest import largest
 from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass, whole_model
 from p2pjax.graphs import generators, mixing_matrices
 from p2pjax.types import LOCAL, InputError, Peers
@@ -222,6 +223,19 @@ def test_the_mean_over_draws_is_the_message(name):
     if name == "qsgd":
         tau = 1 + min(12 / 16, np.sqrt(12) / 4)
         assert np.square(found).sum(1).mean() <= 1.02 * tau * np.square(values).sum()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_largest_are_those_of_a_sort(dtype):
+    rng = np.random.default_rng(4)
+    scores = rng.integers(0, 5, (40, 33)) * 10.0 ** rng.integers(-30, 30, (40, 1))
+    scores = jnp.asarray(scores, dtype)
+    for num_kept in (1, 7, 33):
+        found = jit(jax.vmap(partial(largest, num_kept=num_kept)))(scores)
+        order = np.argsort(-np.asarray(scores, np.float64), axis=1, kind="stable")
+        expected = np.zeros((40, 33), bool)
+        np.put_along_axis(expected, order[:, :num_kept], True, axis=1)
+        equal(found, expected)
 
 
 class TestAgainstNumpy:
