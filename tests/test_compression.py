@@ -141,7 +141,7 @@ class TestVectors:
         for expected in VECTORS["error_feedback top_1"]:
             message = {"params": jnp.asarray(expected["in"], jnp.float32)}
             if memory is None:
-                memory = encoding.init_feedback(plan, message)
+                memory = encoding.init_feedback(top_k(0.1), plan, message)
             sent, memory, _ = encode(KEY, message, memory)
             close(sent["params"], expected["sent"])
             close(memory[0], expected["memory"])
@@ -426,7 +426,7 @@ class TestParts:
         rng = np.random.default_rng(9)
         for format in (top_k(0.2), sign(), random_k(0.4), qsgd(3, biased=True)):
             encode = compiled(encoding.encode_update, format, PLAN)
-            memory = encoding.init_feedback(PLAN, MESSAGE)
+            memory = encoding.init_feedback(format, PLAN, MESSAGE)
             assert [part.shape for part in memory] == [(6,), (6,)]
             given = sent = np.zeros(12)
             for t in range(6):
@@ -438,6 +438,11 @@ class TestParts:
                 sent = sent + np.concatenate(split_kernel(found))
                 close(sent + np.concatenate(memory), given, atol=1e-5)
             assert np.abs(np.concatenate(memory)).max() > 0.01
+
+    @pytest.mark.parametrize("format", [qsgd(1), random_k(0.4, unbiased=True)])
+    def test_error_feedback_that_may_grow_is_said(self, format):
+        with pytest.warns(UserWarning, match="error feedback may diverge"):
+            encoding.init_feedback(format, PLAN, MESSAGE)
 
     def test_sparse_messages(self):
         """The numbers that moved most since they were sent, class by class."""
