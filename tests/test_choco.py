@@ -140,8 +140,13 @@ class TestNetworks:
         return run(method, network_world(SIZES), num_rounds)
 
     def test_all_of_it_and_a_full_step_is_dpsgd(self):
-        """Statistics too, which are sent as they are."""
-        options = {"batch_size": 2, "agent_loop": VMAP, "mixing_weights": WEIGHTS}
+        """Statistics too, which are sent as they are, and what stays."""
+        options = {
+            "batch_size": 2,
+            "agent_loop": VMAP,
+            "mixing_weights": WEIGHTS,
+            "local_patterns": ("params/Dense_1/kernel",),
+        }
         exact = pj.dpsgd(NORMALISED, optax.sgd(0.1), RING, **options)
         expected, info = self.run(exact)
         method = choco(
@@ -157,17 +162,14 @@ class TestNetworks:
             close(one, other)
         np.testing.assert_array_equal(all_of_it.sent, info.sent)
         np.testing.assert_array_equal(all_of_it.payload, info.payload)
-
-    def test_what_stays_is_neither_compressed_nor_counted(self):
-        options = {"batch_size": 2, "local_patterns": ("params/Dense_1/kernel",)}
-        method = choco(NORMALISED, compression=sign(), **options)
-        states, info = self.run(method)
-        copies = {leaf.shape[2:] for leaf in jax.tree.leaves(states.protocol_state)}
-        assert (3, 2) not in copies and (2, 3) in copies
         # Leaves of 2, 3, 3 and 3 numbers and one of 6, without that which stays, and
         # two statistics of 3 numbers.
-        size = encoding.num_bytes(sum(n + 32 for n in (2, 3, 3, 3, 6)) + 6 * 32)
-        np.testing.assert_array_equal(info.bytes, np.asarray(info.sent) * size)
+        bits = 2 * 33 + 3 * 3 * 34 + 6 * 35 + 6 * 32
+        size = encoding.num_bytes(bits)
+        np.testing.assert_array_equal(all_of_it.bytes, np.asarray(info.sent) * size)
+        copies = jax.tree.leaves(found.protocol_state)
+        sizes = sorted(leaf[0, 0].size for leaf in copies)
+        assert sizes == [2, 3, 3, 3, 6]
 
     @pytest.mark.slow
     def test_scored_before_the_exchange_it_is_the_same(self):
@@ -227,9 +229,7 @@ class TestSteps:
 
     def test_what_may_grow_is_said(self):
         many = pj.classification(pj.nn.MLP((10,)), (64,))
-        with pytest.warns(
-            UserWarning, match="640 numbers, .*use qsgd with biased=True"
-        ):
+        with pytest.warns(UserWarning, match="may be more than there was.*biased=True"):
             choco(many, compression=pj.channel.qsgd(4))
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -20,6 +20,7 @@ from p2pjax.exchange.compression import (
     top_k,
     uniform8,
 )
+from p2pjax.exchange.largest import largest
 from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass, whole_model
 from p2pjax.graphs import generators, mixing_matrices
 from p2pjax.types import LOCAL, InputError, Peers
@@ -50,7 +51,7 @@ def draws_are(monkeypatch, values):
 
 
 def decoded(format, values, key=KEY):
-    return np.asarray(format.compress(key, jnp.asarray(values, jnp.float32)))
+    return np.asarray(jit(format.compress)(key, jnp.asarray(values, jnp.float32)))
 
 
 def many(format, values, num_draws):
@@ -58,6 +59,11 @@ def many(format, values, num_draws):
     keys = jax.random.split(KEY, num_draws)
     compress = jit(jax.vmap(format.compress, (0, None)))
     return np.asarray(compress(keys, jnp.asarray(values, jnp.float32)), np.float64)
+
+
+def compiled(encode, format, plan):
+    """Of a key, a message and a memory."""
+    return jit(lambda *given: encode(format, plan, *given))
 
 
 def bits(format, *sizes):
@@ -131,13 +137,12 @@ class TestVectors:
 
     def test_error_feedback(self):
         plan, memory = whole_model(1, {"params": X}), None
+        encode = compiled(encoding.encode_update, top_k(0.1), plan)
         for expected in VECTORS["error_feedback top_1"]:
             message = {"params": jnp.asarray(expected["in"], jnp.float32)}
             if memory is None:
-                memory = encoding.init_feedback(plan, message)
-            sent, memory, _ = encoding.encode_update(
-                top_k(0.1), plan, KEY, message, memory
-            )
+                memory = encoding.init_feedback(top_k(0.1), plan, message)
+            sent, memory, _ = encode(KEY, message, memory)
             close(sent["params"], expected["sent"])
             close(memory[0], expected["memory"])
 
@@ -157,9 +162,8 @@ class TestVectors:
         # The sender finds this mask if it last sent what the other one has.
         plan, message = whole_model(2, {"params": X[:4]}), {"params": models[1]}
         memory = (jnp.asarray([1.0, 0, 1, 1]),)
-        sent, memory, size = encoding.encode_sparse(
-            top_k(0.5), plan, KEY, message, memory
-        )
+        encode = compiled(encoding.encode_sparse, top_k(0.5), plan)
+        sent, memory, size = encode(KEY, message, memory)
         equal(sent.mask["params"], mask[1])
         close(sent.values["params"], mask[1] * models[1])
         close(memory[0], [3, 0, 1, 5])
@@ -222,6 +226,19 @@ def test_the_mean_over_draws_is_the_message(name):
     if name == "qsgd":
         tau = 1 + min(12 / 16, np.sqrt(12) / 4)
         assert np.square(found).sum(1).mean() <= 1.02 * tau * np.square(values).sum()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_largest_are_those_of_a_sort(dtype):
+    rng = np.random.default_rng(4)
+    scores = rng.integers(0, 5, (40, 33)) * 10.0 ** rng.integers(-30, 30, (40, 1))
+    scores = jnp.asarray(scores, dtype)
+    for num_kept in (1, 7, 33):
+        found = jit(jax.vmap(partial(largest, num_kept=num_kept)))(scores)
+        order = np.argsort(-np.asarray(scores, np.float64), axis=1, kind="stable")
+        expected = np.zeros((40, 33), bool)
+        np.put_along_axis(expected, order[:, :num_kept], True, axis=1)
+        equal(found, expected)
 
 
 class TestAgainstNumpy:
@@ -357,7 +374,7 @@ class TestParts:
     )
     def test_each_class_is_compressed_by_itself(self, encode, name):
         format = FORMATS[name]
-        found, memory, size = encode(format, PLAN, KEY, MESSAGE)
+        found, memory, size = compiled(encode, format, PLAN)(KEY, MESSAGE)
         assert memory == () and size == encoding.message_bits(format, PLAN, MESSAGE)
         for part, given in zip(split_kernel(found), split_kernel(MESSAGE), strict=True):
             close(part, decoded(format, given))
@@ -371,31 +388,30 @@ class TestParts:
 
     def test_parts_have_keys_of_their_own(self):
         same = jax.tree.map(jnp.ones_like, MESSAGE)
-        found, _, _ = encoding.encode_update(random_k(0.5), PLAN, KEY, same)
+        encode = compiled(encoding.encode_update, random_k(0.5), PLAN)
+        found, _, _ = encode(KEY, same)
         ends, middle = split_kernel(found)
         assert ends.sum() == middle.sum() == 3
         assert (ends != middle).any()
 
     def test_clip(self):
         norms = [np.linalg.norm(part) for part in split_kernel(MESSAGE)]
-        largest = sum(norms) / 2
-        assert min(norms) < largest < max(norms)
-        found = encoding.clipped(largest, PLAN, MESSAGE)
+        highest = float(sum(norms) / 2)
+        assert min(norms) < highest < max(norms)
+        clipped = jit(partial(encoding.clipped, highest, PLAN))
+        found = clipped(MESSAGE)
         after = [np.linalg.norm(part) for part in split_kernel(found)]
-        close(after, np.minimum(norms, largest), atol=1e-5)
+        close(after, np.minimum(norms, highest), atol=1e-5)
         before, after = split_kernel(MESSAGE)[0], split_kernel(found)[0]
         close(after / np.linalg.norm(after), before / np.linalg.norm(before))
         self.check_rest(found)
         nothing = jax.tree.map(jnp.zeros_like, MESSAGE)
-        equal(
-            encoding.clipped(1.0, PLAN, nothing)["params"]["kernel"], np.zeros((4, 3))
-        )
+        equal(clipped(nothing)["params"]["kernel"], np.zeros((4, 3)))
 
     def test_noise(self):
         keys = jax.random.split(KEY, 2000)
-        found = jax.vmap(encoding.noised, (None, None, 0, None))(
-            0.5, PLAN, keys, MESSAGE
-        )
+        noised = jit(jax.vmap(lambda key: encoding.noised(0.5, PLAN, key, MESSAGE)))
+        found = noised(keys)
         change = np.asarray(found["params"]["kernel"]) - np.asarray(
             MESSAGE["params"]["kernel"]
         )
@@ -409,23 +425,28 @@ class TestParts:
         """What was sent and what is remembered is all that there was."""
         rng = np.random.default_rng(9)
         for format in (top_k(0.2), sign(), random_k(0.4), qsgd(3, biased=True)):
-            memory = encoding.init_feedback(PLAN, MESSAGE)
+            encode = compiled(encoding.encode_update, format, PLAN)
+            memory = encoding.init_feedback(format, PLAN, MESSAGE)
             assert [part.shape for part in memory] == [(6,), (6,)]
             given = sent = np.zeros(12)
             for t in range(6):
                 kernel = rng.normal(size=(4, 3)).astype(np.float32)
                 update = jax.tree.map(jnp.asarray, MESSAGE)
                 update["params"]["kernel"] = jnp.asarray(kernel)
-                found, memory, _ = encoding.encode_update(
-                    format, PLAN, jax.random.fold_in(KEY, t), update, memory
-                )
+                found, memory, _ = encode(jax.random.fold_in(KEY, t), update, memory)
                 given = given + np.concatenate(split_kernel(update))
                 sent = sent + np.concatenate(split_kernel(found))
                 close(sent + np.concatenate(memory), given, atol=1e-5)
             assert np.abs(np.concatenate(memory)).max() > 0.01
 
+    @pytest.mark.parametrize("format", [qsgd(1), random_k(0.4, unbiased=True)])
+    def test_error_feedback_that_may_grow_is_said(self, format):
+        with pytest.warns(UserWarning, match="error feedback may diverge"):
+            encoding.init_feedback(format, PLAN, MESSAGE)
+
     def test_sparse_messages(self):
         """The numbers that moved most since they were sent, class by class."""
+        encode = compiled(encoding.encode_sparse, top_k(0.34), PLAN)
         memory = encoding.init_sparse(top_k(0.34), PLAN, MESSAGE)
         kernel = np.array(MESSAGE["params"]["kernel"])
         last = kernel.copy()
@@ -434,9 +455,7 @@ class TestParts:
             kernel = kernel + rng.normal(size=(4, 3)).astype(np.float32)
             message = jax.tree.map(jnp.asarray, MESSAGE)
             message["params"]["kernel"] = jnp.asarray(kernel)
-            sent, memory, size = encoding.encode_sparse(
-                top_k(0.34), PLAN, KEY, message, memory
-            )
+            sent, memory, size = encode(KEY, message, memory)
             mask = np.zeros((4, 3), bool)
             for rows in ([0, 3], [1, 2]):
                 moved = np.abs(kernel - last)[rows]
@@ -456,9 +475,8 @@ class TestParts:
     def test_random_sparse_messages_need_no_memory(self):
         memory = encoding.init_sparse(random_k(0.5), PLAN, MESSAGE)
         assert memory == ()
-        sent, memory, size = encoding.encode_sparse(
-            random_k(0.5), PLAN, KEY, MESSAGE, memory
-        )
+        encode = compiled(encoding.encode_sparse, random_k(0.5), PLAN)
+        sent, memory, size = encode(KEY, MESSAGE, memory)
         assert memory == ()
         kernel, mask = MESSAGE["params"]["kernel"], sent.mask["params"]["kernel"]
         assert mask[jnp.array([0, 3])].sum() == mask[1:3].sum() == 3
@@ -491,7 +509,7 @@ class TestForms:
     @pytest.mark.parametrize("format", [uniform8(), half(), qsgd(15)])
     def test_differences_keep_the_mean(self, format):
         keys = jax.random.split(KEY, 5)
-        seen = jax.vmap(format.compress)(keys, self.MODELS)
+        seen = jit(jax.vmap(format.compress))(keys, self.MODELS)
         found = forms.difference_form(mixing.by_peers(self.PEERS), self.MODELS, seen)
         matrix = self.matrix()
         expected = self.MODELS + self.mixed(matrix - np.eye(5), seen)
@@ -547,7 +565,7 @@ def test_formats_work_in_compiled_programs_of_all_senders():
     """As engines call them; each sender has draws of its own."""
     messages = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), MESSAGE)
 
-    @jax.jit
+    @jit
     def encode(keys, messages):
         return jax.vmap(
             lambda key, message: encoding.encode_update(qsgd(2), PLAN, key, message)
@@ -557,8 +575,8 @@ def test_formats_work_in_compiled_programs_of_all_senders():
     assert size.tolist() == [encoding.message_bits(qsgd(2), PLAN, MESSAGE)] * 3
     kernels = np.asarray(found["params"]["kernel"])
     assert (kernels[0] != kernels[1]).any()
-    alone, _, _ = encoding.encode_update(
-        qsgd(2), PLAN, jax.random.split(KEY, 3)[1], MESSAGE
+    alone, _, _ = compiled(encoding.encode_update, qsgd(2), PLAN)(
+        jax.random.split(KEY, 3)[1], MESSAGE
     )
     close(kernels[1], alone["params"]["kernel"])
 

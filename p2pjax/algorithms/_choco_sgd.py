@@ -284,20 +284,15 @@ def _chosen_step(
 ) -> float | Callable[[Peers], float]:
     """The step given, or how a safe one follows from the mixing matrix."""
     message = shared_leaves(shapes_of(task))
-    parts = encoding.parts_of(whole_model(1, message, local), message)
-    sizes = [part.size for part in parts if not part.is_statistic]
-    contraction = None
-    if format.contraction is not None and sizes:
-        contraction = min(map(format.contraction, sizes))
-    mend = f"use {format.name} with biased=True" if format.name == "qsgd" else ""
-    mend = mend or "use its biased form, or another format"
+    plan = whole_model(1, message, local)
+    contraction = encoding.worst_contraction(format, plan, message)
+    mend = "use another format, or qsgd with biased=True"
     if consensus_step is not None:
         _check_step(consensus_step)
         if contraction is not None and contraction <= 0:
             warnings.warn(
-                f"What {format.name} leaves out may be more than there was on leaves "
-                f"of {max(sizes)} numbers, so that CHOCO-SGD may diverge whatever its "
-                f"consensus_step: {mend}.",
+                f"What {format.name} leaves out may be more than there was, so that "
+                f"CHOCO-SGD may diverge whatever its consensus_step: {mend}.",
                 stacklevel=3,
             )
         return consensus_step

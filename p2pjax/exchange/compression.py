@@ -21,6 +21,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from p2pjax.exchange.largest import largest
 from p2pjax.types import Array, InputError, Key
 
 FLOAT_BITS = 32  # of a number that is sent as it is
@@ -72,7 +73,7 @@ def top_k(ratio: float, *, index_bits: int | None = None) -> Format:
 
     def select_fn(key: Key, leaf: Array) -> Array:
         del key
-        return _largest(jnp.abs(leaf), _num_kept(ratio, leaf.size))
+        return largest(jnp.abs(leaf), _num_kept(ratio, leaf.size))
 
     def bits_fn(size: int) -> int:
         width = _index_bits(size) if index_bits is None else index_bits
@@ -106,7 +107,7 @@ def random_k(
 
     def select_fn(key: Key, leaf: Array) -> Array:
         scores = jax.random.uniform(key, leaf.shape, jnp.float32)
-        return _largest(scores, _num_kept(ratio, leaf.size))
+        return largest(scores, _num_kept(ratio, leaf.size))
 
     def factor(size: int) -> float:
         return size / _num_kept(ratio, size) if unbiased else 1.0
@@ -294,13 +295,6 @@ def _num_kept(ratio: float, size: int) -> int:
 def _index_bits(size: int) -> int:
     """`ceil(log2 size)`."""
     return (size - 1).bit_length()
-
-
-def _largest(scores: Array, num_kept: int) -> Array:
-    """Mask of the largest scores; of equal ones those with the lowest index."""
-    _, chosen = jax.lax.top_k(scores.reshape(-1), num_kept)
-    mask = jnp.zeros(scores.size, bool)
-    return mask.at[chosen].set(True, unique_indices=True).reshape(scores.shape)
 
 
 def _with_levels(leaf: Array, draws: Array, levels: int) -> Array:

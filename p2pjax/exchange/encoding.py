@@ -6,6 +6,7 @@ are, 32 bits each. What a sender remembers is one array per part, so that it tak
 much memory as what is sent, whatever stays.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -226,16 +227,41 @@ def encode_sparse(
     return sparse, tuple(last_sent), message_bits(format, plan, message)
 
 
-def init_feedback(plan: MixPlan, message: PyTree) -> PyTree:
-    """The memory of `encode_update` with error feedback: nothing was left out yet.
+def worst_contraction(format: Format, plan: MixPlan, message: PyTree) -> float | None:
+    """`Format.contraction` of the part of a message with the least; None: not known.
 
     Args:
+      format: of the messages.
+      plan: who shares what.
+      message: of one sender or stacked; only its paths are read.
+    """
+    sizes = [part.size for part in _parameters(plan, message)]
+    if format.contraction is None or not sizes:
+        return None
+    return min(map(format.contraction, sizes))
+
+
+def init_feedback(format: Format, plan: MixPlan, message: PyTree) -> PyTree:
+    """The memory of `encode_update` with error feedback: nothing was left out yet.
+
+    Warns where what is left out may grow from message to message.
+
+    Args:
+      format: of the messages.
       plan: who shares what.
       message: of ONE sender; only its shapes are read.
 
     Returns:
       One array per part.
     """
+    worst = worst_contraction(format, plan, message)
+    if worst is not None and worst <= 0:
+        warnings.warn(
+            f"What {format.name} leaves out may be more than there was, so that error "
+            "feedback may diverge: use it with biased=True, not unbiased=True, or "
+            "another format.",
+            stacklevel=2,
+        )
     leaves = jax.tree.leaves(message)
     return tuple(
         jnp.zeros(part.size, leaves[part.leaf].dtype)
