@@ -90,7 +90,8 @@ def nearest_means(received: Received, max_byzantine: int) -> Array:
 def bucketing(rule: Rule, size: int = 2, repeat: bool = False) -> Rule:
     """Members are put into random buckets, whose means are the members of a rule.
 
-    The bucket with the own model takes the place of the own model. A bucket with one
+    The bucket with the own model takes the place of the own model; it may be hostile
+    too, so that rules which start from there may need more steps than without. A bucket with one
     hostile message is hostile, so the rule has to tolerate as many buckets: it needs
     more than `2 b size` members.
 
