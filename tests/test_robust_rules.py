@@ -223,7 +223,8 @@ def test_hostile_messages_move_no_rule_far(name, pattern):
     members, weight, _, loss = draw(5, np.float32)
     weight[:] = 1 / SLOTS
     present = np.ones((RECEIVERS, SLOTS), bool)
-    scales = np.logspace(0, 38, RECEIVERS)  # up to where squares overflow
+    scales = np.logspace(0, 38, RECEIVERS)  # squares overflow
+    scales[-1] = 1.2e19  # only those between opposite ones do
     honest = np.ones((RECEIVERS, SLOTS), bool)
     for n in range(RECEIVERS):
         where = rng.choice(np.arange(1, SLOTS), case.hostile, replace=False)
@@ -233,11 +234,13 @@ def test_hostile_messages_move_no_rule_far(name, pattern):
             direction *= np.where(np.arange(case.hostile) % 2, -1, 1)[:, None]
         elif pattern == "random":
             direction = rng.normal(size=direction.shape)
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         members[n, where] = np.clip(direction * scales[n], -3e38, 3e38)
         loss[n, where] = 0  # and they seem to be good
-    found = np.asarray(
-        combined(name, received(members, weight, present, loss), members)
-    ).astype(float)
+    has = received(members, weight, present, loss)
+    noise = 1 + 3e-7 * rng.uniform(-1, 1, size=has.squares.shape)  # of long sums
+    has = has._replace(squares=has.squares * noise.astype(np.float32))
+    found = combined(name, has, members).astype(float)
     assert np.isfinite(found).all() or case.reach == np.inf
     for n in range(RECEIVERS):
         kept = members[n][honest[n]].astype(float)
@@ -324,6 +327,59 @@ def test_equal_weights_are_counted_exactly(slots):
         wanted = np.minimum(1, radius / apart[1:])
         for found in factors(robust.clipped_gossip(count)):
             np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_ties_are_ties_whatever_the_order_of_sums():
+    """Distances there and back may differ in their last digit."""
+    squares = jnp.array([[0.0, 1.0000002, 4.0], [1.0, 0.0, 4.0], [4.0, 4.0, 0.0]])
+    has = Received(jnp.ones(3) / 3, jnp.ones(3, bool), jnp.array([0.0, 1, 2]), squares)
+    assert robust.krum(0).coefficients(has).tolist() == [1, 0, 0]
+
+
+def test_distances_that_overflow_leave_the_others_alone():
+    """Two hostile messages so far apart that the square of it is infinite."""
+    rule = robust.nnm(robust.krum(3))  # of seven honest members six are mixed
+    coefficients = jax.jit(jax.vmap(rule.coefficients))
+    members, weight, _, loss = draw(0, np.float32)
+    present = np.ones((RECEIVERS, SLOTS), bool)
+    counts = []
+    for scale in (1e15, 1.2e19):
+        members[:, 3], members[:, 5] = 0, 0
+        members[:, 3, 0], members[:, 5, 0] = scale, -scale
+        has = received(members, weight, present, loss)
+        counts.append(np.asarray(coefficients(has)))
+    assert np.isinf(has.squares[:, 3, 5]).all() and np.isfinite(has.distance).all()
+    np.testing.assert_array_equal(*counts)
+    assert len(np.unique(counts[0] > 0, axis=0)) > 3
+
+
+def test_too_few_members_for_mixing_alone():
+    """Where the rule behind would do with them."""
+    members = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    rule = robust.nnm(robust.median(0), max_byzantine=2)
+
+    @jax.jit
+    @jax.vmap
+    def combine(present):
+        has = robust.received_from_members(members, present=present)
+        return robust.apply(rule, has, members)
+
+    found = combine(np.arange(5)[None] < np.array([[4], [5]]))
+    np.testing.assert_array_equal(found[0], members[0])
+    assert (found[1] != members[0]).all()
+
+
+def test_an_own_model_far_from_the_others():
+    """It must not take the precision with which the others see each other."""
+    members, weight, _, loss = draw(0, np.float32)
+    present = np.ones((RECEIVERS, SLOTS), bool)
+    members[:, 0] += 1e4
+    found = combined(
+        "geometric_median", received(members, weight, present, loss), members
+    )
+    members, weight = members.astype(float), weight.astype(float)
+    wanted = expected("geometric_median", members, weight, present, loss)
+    np.testing.assert_allclose(found, wanted, atol=0.02)
 
 
 def test_clipping_needs_no_pairs():

@@ -84,7 +84,7 @@ def gram_rule(
       **fields: others of the rule.
 
     Example:
-      >>> mean = gram_rule("mean", lambda r: r.present / r.present.sum())
+      >>> mean = gram_rule("mean", lambda r: r.weight / r.weight.sum())
       >>> from p2pjax.exchange import robust
       >>> members = jnp.array([[1.0], [3.0], [jnp.nan]])
       >>> present = jnp.array([True, True, False])

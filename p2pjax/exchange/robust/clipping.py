@@ -23,7 +23,6 @@ from p2pjax.exchange.robust.base import (
 from p2pjax.exchange.robust.checking import check_count, check_positive
 from p2pjax.exchange.robust.ordering import (
     TOLERANCE,
-    centered_products,
     distances_from,
     equal_shares,
     farther_weight,
@@ -66,10 +65,10 @@ def centered_clipping(
         centre = start * (1 - first.sum()) + first
         if num_iterations == 1:
             return centre
-        products = centered_products(jnp.asarray(received.squares), present)
+        squares = jnp.asarray(received.squares)
 
         def step(_: Array | int, centre: Array) -> Array:
-            moved = share * clip_factor(distances_from(products, centre), radius)
+            moved = share * clip_factor(distances_from(squares, centre), radius)
             return centre * (1 - moved.sum()) + moved
 
         return jax.lax.fori_loop(1, num_iterations, step, centre)

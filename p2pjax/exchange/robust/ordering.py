@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from p2pjax.exchange.robust.base import product
 from p2pjax.types import Array
 
 TOLERANCE = 1e-6  # of all weight: sums of equal weights miss equality by less
@@ -95,42 +94,31 @@ def largest_sum(weight: Array, among: Array, count: int) -> Array:
     return jnp.cumsum(largest_first)[min(count, weight.shape[0]) - 1]
 
 
-def centered_products(squares: Array, present: Array) -> Array:
-    """Inner products `[K, K]` of members, seen from one in their midst.
+def distances_from(squares: Array, coefficients: Array) -> jax.Array:
+    """Distance of each member from a mean of all, `[K]`.
 
-    The origin is the member to which most are near, so that neither hostile messages at
-    1e15 nor an own model far from all others take the precision from the others. What
-    hostile ones take from their own products is bounded by Cauchy and Schwarz.
+    Each is the length of a sum of differences from that very member. Sums of squared
+    distances would be the same number and less to compute, but in single precision a
+    hostile message at 1e15, or a mean that is nearly a member, leaves nothing of it.
+    What rounding does to the products of differences is bounded by Cauchy and Schwarz.
 
     Args:
-      squares: squared distances `[K, K]`, 0 where one is not present.
-      present: `[K]`.
+      squares: squared distances between members, `[K, K]`.
+      coefficients: of the mean, `[K]`, of sum 1 and not negative.
 
     Example:
       >>> points = jnp.array([0.0, 2.0, 3.0])
       >>> squares = jnp.square(points[:, None] - points[None])
-      >>> centered_products(squares, jnp.ones(3, bool)).tolist()  # seen from 2
-      [[4.0, 0.0, -2.0], [0.0, 0.0, 0.0], [-2.0, 0.0, 1.0]]
+      >>> distances_from(squares, jnp.array([0.0, 0.5, 0.5])).tolist()
+      [2.5, 0.5, 0.5]
     """
-    sorted_squares = jnp.sort(jnp.where(present[None, :], squares, jnp.inf), axis=1)
-    half = jnp.take(sorted_squares, number(present) // 2, axis=1)
-    origin = jnp.argmin(jnp.where(present, half, jnp.inf))
-    square = squares[origin]  # [K]
-    length = jnp.sqrt(square)
-    bound = length[:, None] * length[None, :]
-    raw = (square[:, None] + square[None, :] - squares) / 2
-    both = present[:, None] & present[None, :]
-    return jnp.where(both, jnp.clip(raw, -bound, bound), 0)
+    counts = coefficients[:, None] * coefficients[None, :]
 
+    def square_from(square: Array) -> Array:
+        """Of one member, from its squared distances `[K]` to the others."""
+        length = jnp.sqrt(square)
+        bound = length[:, None] * length[None, :]
+        products = (square[:, None] + square[None, :] - squares) / 2
+        return (counts * jnp.clip(products, -bound, bound)).sum()
 
-def distances_from(products: Array, coefficients: Array) -> Array:
-    """Distance of each member from a combination of all, `[K]`.
-
-    Args:
-      products: of `centered_products`, `[K, K]`.
-      coefficients: of the combination, `[K]`, of sum 1.
-    """
-    with_combination = product(products, coefficients)  # [K]
-    square = product(coefficients, with_combination)
-    squares = jnp.diagonal(products) - 2 * with_combination + square
-    return jnp.sqrt(jnp.maximum(squares, 0))
+    return jnp.sqrt(jnp.maximum(jax.lax.map(square_from, jnp.asarray(squares)), 0))

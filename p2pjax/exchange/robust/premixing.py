@@ -90,16 +90,17 @@ def nearest_means(received: Received, max_byzantine: int) -> Array:
 def bucketing(rule: Rule, size: int = 2, repeat: bool = False) -> Rule:
     """Members are put into random buckets, whose means are the members of a rule.
 
-    The bucket with the own model takes the place of the own model. A bucket with one
-    hostile message is hostile, so the rule has to tolerate as many buckets: it needs
-    more than `2 b size` members.
+    The bucket with the own model takes the place of the own model; it may be hostile
+    too, so that rules which start from there may need more steps than without. A bucket
+    with one hostile message is hostile, so the rule has to tolerate as many buckets: it
+    needs more than `2 b size` members.
 
     Args:
       rule: that follows.
       size: members of a bucket; the last one may have fewer.
-      repeat: put each member into buckets `size` times, as the paper does: there are as
-        many buckets as members, `size` of them hostile for each hostile message, which
-        the `max_byzantine` of the rule has to tolerate.
+      repeat: put each member into buckets `size` times, a variant in the code of the
+        authors: there are as many buckets as members, and up to `size` of them hostile
+        for each hostile message, all of which the rule has to tolerate.
 
     Example:
       >>> from p2pjax.exchange import robust

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from p2pjax.exchange.robust.base import Received, Rule, gram_rule, own_alone
 from p2pjax.exchange.robust.checking import check_count, check_positive
-from p2pjax.exchange.robust.ordering import centered_products, distances_from
+from p2pjax.exchange.robust.ordering import distances_from
 from p2pjax.types import Array, InputError
 
 STARTS = ("own", "mean", "zero")
@@ -51,7 +51,7 @@ def geometric_median(
 
     def coefficients_fn(received: Received) -> Array:
         present, distance = received.present, received.distance
-        products = centered_products(jnp.asarray(received.squares), present)
+        squares = jnp.asarray(received.squares)
         counts = present.astype(distance.dtype)
         if weighted:
             counts = jnp.asarray(received.weight)
@@ -62,7 +62,7 @@ def geometric_median(
             return jnp.where(total > 0, counts / safe, own_alone(distance))
 
         def step(_: int, coefficients: jax.Array) -> jax.Array:
-            apart = distances_from(products, coefficients)
+            apart = distances_from(squares, coefficients)
             return mean(counts / jnp.maximum(apart, smoothing))
 
         if start == "own":
