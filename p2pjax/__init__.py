@@ -61,7 +61,7 @@ from p2pjax.engines.pulling import pull
 from p2pjax.engines.repetition import repeat_rounds
 from p2pjax.engines.stepwise import gossip
 from p2pjax.evaluation.test_sets import before_and_after, on_test_sets
-from p2pjax.exchange import channel, factors
+from p2pjax.exchange import attacks, channel, factors, robust
 from p2pjax.exchange.shared import FED_BN, FULL, SILO_BN
 from p2pjax.simulation._history import History
 from p2pjax.simulation._simulate import Snapshot, simulate
@@ -93,6 +93,7 @@ from p2pjax.types import (
 )
 
 METHODS = (
+    "attacks",
     "aucccr",
     "central",
     "choco_sgd",
@@ -150,6 +151,7 @@ __all__ = [
     "__version__",
     "associative",
     "associative_rule",
+    "attacks",
     "aucccr",
     "before_and_after",
     "central",
@@ -196,6 +198,7 @@ __all__ = [
     "protocols",
     "pull",
     "repeat_rounds",
+    "robust",
     "save_state",
     "selection",
     "sgp",

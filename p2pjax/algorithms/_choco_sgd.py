@@ -203,8 +203,8 @@ def choco_protocol(
         bits=partial(encoding.message_bits, format),
         rule_refusal="Need exact or quantised messages for a robust rule, got choco: "
         "distances of partly sent models mean nothing.",
-        attack_refusal="Need D-PSGD for an attack, got CHOCO-SGD: receivers keep copies "
-        "of their neighbours' public models, which hostile messages would replace.",
+        attack_refusal="Need D-PSGD for an attack, got CHOCO-SGD: receivers keep "
+        "copies of their neighbours' public models, which hostile messages replace.",
     )
 
 

@@ -134,8 +134,8 @@ def d2_protocol(
         receive_fn,
         takes_losses=False,
         takes_noise=True,
-        rule_refusal="Need D-PSGD for a robust rule, got D2: its correction assumes one "
-        "fixed symmetric matrix.",
+        rule_refusal="Need D-PSGD for a robust rule, got D2: its correction assumes "
+        "one fixed symmetric matrix.",
     )
 
 

@@ -4,6 +4,7 @@ Lian et al. (2017), "Can decentralized algorithms outperform centralized algorit
 https://arxiv.org/abs/1705.09056.
 """
 
+from functools import partial
 from typing import Unpack
 
 import optax
@@ -12,6 +13,7 @@ from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.options import GossipOptions
 from p2pjax.engines.protocol import MixingWeights
 from p2pjax.engines.stepwise import gossip
+from p2pjax.exchange.attacks.placement import attached_weights
 from p2pjax.graphs import mixing_matrices
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
@@ -50,6 +52,9 @@ def dpsgd(
       >>> method.round_is
       'a network epoch: ..., with an exchange after 1 local step of each'
     """
+    attack = options.get("attack")
+    if attack is not None and attack.num_attached:
+        mixing_weights = partial(attached_weights, num_attached=attack.num_attached)
     protocol = neighbor_averaging(mixing_weights, mix_first=mix_first)
     return gossip(
         task,

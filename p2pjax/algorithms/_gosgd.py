@@ -16,7 +16,12 @@ from p2pjax.engines.options import GossipOptions
 from p2pjax.engines.protocol import Combine, GossipProtocol, LocalStep, Outgoing
 from p2pjax.engines.stepwise import gossip
 from p2pjax.exchange.channel import without_lost
-from p2pjax.exchange.push_sum import WEIGHT_FLOOR, push_sum_step
+from p2pjax.exchange.compression import FLOAT_BITS
+from p2pjax.exchange.push_sum import (
+    WEIGHT_FLOOR,
+    push_sum_refusal,
+    push_sum_step,
+)
 from p2pjax.graphs import topology
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.graphs.topology import Topology

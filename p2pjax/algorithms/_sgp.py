@@ -23,8 +23,9 @@ from p2pjax.engines.protocol import (
 )
 from p2pjax.engines.stepwise import gossip
 from p2pjax.exchange.channel import without_lost
+from p2pjax.exchange.compression import FLOAT_BITS
 from p2pjax.exchange.mixing import is_peer
-from p2pjax.exchange.push_sum import push_sum_step
+from p2pjax.exchange.push_sum import push_sum_refusal, push_sum_step
 from p2pjax.graphs import mixing_matrices
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from p2pjax.datasets.checking import check_data
+from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.exchange.attacks import Attack
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.types import (
@@ -28,6 +30,7 @@ def assemble(
     *,
     round_is: str,
     agent_loop: int = AUTO,
+    attack: Attack | None = None,
 ) -> Algorithm:
     """The method; it checks data and network at its start, evaluates on test sets.
 
@@ -39,6 +42,7 @@ def assemble(
       models: see `Algorithm`.
       round_is: what happens in a round, in a sentence.
       agent_loop: of the evaluation, see `agent_loop.map_agents`.
+      attack: whose agents are not judged, and whose success is told if it has triggers.
     """
 
     def plan_fn(
@@ -55,4 +59,6 @@ def assemble(
         return round_fn(key, t, inputs, state, data)
 
     evaluate = before_and_after(task, agent_loop)
+    if attack is not None:
+        evaluate = of_honest_agents(evaluate, task, attack, agent_loop)
     return Algorithm(init, plan_fn, typed_round, models, evaluate, round_is)

@@ -14,20 +14,42 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adversity import (
+    byzantine_agents,
+    check_gossip,
+    no_attackers,
+    plan_attack,
+)
 from p2pjax.engines.assembly import assemble
-from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing, bytes_sent
+from p2pjax.engines.communication import (
+    GossipState,
+    Pending,
+    arrivals_of,
+    communicate,
+    finished,
+)
+from p2pjax.engines.protocol import GossipProtocol, LocalStep, bytes_sent
 from p2pjax.exchange import shared
-from p2pjax.exchange.channel import PERFECT, Channel, check_channel
-from p2pjax.exchange.pipeline import Exchange, make_exchange, send
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.pipeline import (
+    Attackers,
+    Exchange,
+    Memory,
+    begin,
+    make_exchange,
+)
+from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_graph
 from p2pjax.graphs.schedule import RewireEvery, Rewiring
+from p2pjax.graphs.topology import Topology
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.epochs import steps_of_epochs
-from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
 from p2pjax.training.local_training import (
     identical_models,
     local_training,
@@ -44,6 +66,7 @@ from p2pjax.types import (
     Key,
     Links,
     Models,
+    Peers,
     PyTree,
     Split,
     Variables,
@@ -55,31 +78,13 @@ from p2pjax.types import (
 TrainFn = Callable[[Key, Array, Variables, PyTree, Split], tuple]
 
 
-class Pending(NamedTuple):
-    """An exchange still to come, where models are scored before and after it."""
-
-    key: Key
-    t: Array  # [] round
-    graph: PyTree
-    before: PyTree  # leaves [N, ...]; () if the protocol does not need it
-    is_waiting: Array  # [] bool; False before the first
-
-
-class GossipState(NamedTuple):
-    """All agents' models, what their learners and the protocol remember."""
-
-    variables: Variables  # leaves [N, ...]
-    opt_state: PyTree  # leaves [N, ...]; never leaves its agent
-    protocol_state: PyTree  # leaves [N, ...]; `GossipProtocol.init`
-    pending: Pending | tuple[()] = ()
-
-
 class GossipInputs(NamedTuple):
     """What the host knows of every round; leaves `[R, ...]`."""
 
     first_exchange: Array  # [R] exchanges before
     num_exchanges: Array  # [R]
     graph: PyTree  # prepared: [R, ...], or [R, W, ...] that are used in turn
+    attackers: Attackers | None = None  # [R, ...]
 
 
 def gossip(
@@ -93,6 +98,8 @@ def gossip(
     rewire_every: RewireEvery = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     score_before: bool = False,
     agent_loop: int = AUTO,
     train_fn: Callable[..., TrainFn] | None = None,
@@ -116,6 +123,8 @@ def gossip(
         `graphs.COMMUNICATION`; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
       channel: what happens to messages on their way.
+      attack: what Byzantine agents send or learn from; None: all are honest.
+      aggregate: a robust rule in place of the protocol's mean.
       score_before: also score the models before the last exchange of a round.
       agent_loop: see `agent_loop.map_agents`.
       train_fn: makes the function that trains all agents, as
@@ -133,7 +142,7 @@ def gossip(
     samplers.check_batch_size(batch_size)
     graphs = as_graph(graph)
     schedule.check_rewiring(graphs, rewire_every, per_communication=True)
-    check_channel(channel, name, loses=protocol.takes_losses)
+    check_gossip(protocol, channel, attack, aggregate, name, score_before)
     if channel.loss_probability and protocol.loss_warning:
         warnings.warn(protocol.loss_warning, stacklevel=3)
     if protocol.needs_gradient and local_updates != steps(1):
@@ -147,8 +156,14 @@ def gossip(
             "exchange takes place: use score_before=False."
         )
     learner = as_learner(task, optimizer)
+    if attack is not None and attack.poison is not None:
+        learner = poisoned(learner, attack.poison)
+    needs_before = protocol.needs_before or (attack is not None and attack.needs_before)
     local = shared.local_paths(task, local_patterns)
     per_exchange = isinstance(rewire_every, Rewiring)
+
+    def exchange_of(variables: Variables) -> Exchange:
+        return make_exchange(sharing_plan(variables, local), channel, attack, aggregate)
 
     def graph_of(graphs: PyTree, number: Array | int) -> PyTree:
         if not per_exchange:
@@ -159,19 +174,19 @@ def gossip(
 
     def prepared_graphs(
         rng: np.random.Generator, size: int, num_exchanges: np.ndarray
-    ) -> PyTree:
-        """Of every round, `[R, ...]`, or `[R, W, ...]` that are used in turn."""
+    ) -> tuple[PyTree, Topology | Peers]:
+        """Of every round, `[R, ...]`, or `[R, W, ...]` used in turn; and as drawn."""
         drawn, in_turn = schedule.graphs_of_run(
             rng, graphs, rewire_every, size, num_exchanges
         )
         prepared = protocol.prepare_graph(drawn)
         used = in_turn if per_exchange else in_turn[:, 0]
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[used], prepared)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[used], prepared), drawn
 
     def first_graph(size: int) -> PyTree:
         """One graph, for its shapes: all others are as wide."""
         with jax.ensure_compile_time_eval():  # also inside of jit
-            first = prepared_graphs(
+            first, _ = prepared_graphs(
                 np.random.default_rng(0), size, np.ones(1, np.int32)
             )
         return graph_of(jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], first), 0)
@@ -180,14 +195,16 @@ def gossip(
         variables = identical_models(key, task, num_agents(data))
         opt_state = jax.vmap(learner.init)(variables)
         message = shared.shared_leaves(variables)
-        state = GossipState(variables, opt_state, protocol.init(message))
+        attackers = no_attackers(attack, num_agents(data))
+        memory = begin(exchange_of(variables), key, message, attackers)
+        state = GossipState(variables, opt_state, protocol.init(message), memory=memory)
         if not score_before:
             return state
         pending = Pending(
             jax.random.fold_in(key, 0),
             jnp.int32(0),
             first_graph(num_agents(data)),
-            jax.tree.map(jnp.copy, message) if protocol.needs_before else (),
+            jax.tree.map(jnp.copy, message) if needs_before else (),
             jnp.zeros((), bool),
         )
         return state._replace(pending=pending)
@@ -198,13 +215,14 @@ def gossip(
         sizes = np.asarray(data.train.size)
         num_exchanges = _num_exchanges(sizes, batch_size, local_updates, num_rounds)
         first = np.cumsum(num_exchanges, dtype=np.int32) - num_exchanges
-        prepared = prepared_graphs(rng, len(sizes), num_exchanges)
+        prepared, drawn = prepared_graphs(rng, len(sizes), num_exchanges)
+        attackers = plan_attack(attack, aggregate, drawn, len(sizes), num_rounds)
         if score_before:
             schedule.check_width(
                 protocol.senders(prepared).shape[-1],
                 protocol.senders(first_graph(len(sizes))).shape[-1],
             )
-        return GossipInputs(first, num_exchanges, prepared)
+        return GossipInputs(first, num_exchanges, prepared, attackers)
 
     def round_fn(
         key: Key,
@@ -217,14 +235,22 @@ def gossip(
             learner, protocol, local_updates, batch_size, agent_loop, train_fn, data
         )
         plan = sharing_plan(state.variables, local)
-        exchange = make_exchange(plan, channel)
+        exchange = make_exchange(plan, channel, attack, aggregate)
+        context = StepContext()
+        if inputs.attackers is not None:
+            assert isinstance(state.memory, Memory)
+            state = state._replace(
+                memory=state.memory._replace(attackers=inputs.attackers)
+            )
+            if attack is not None and attack.poison is not None:
+                context = StepContext(is_byzantine=inputs.attackers.is_byzantine)
 
         def one_exchange(number: Array, carry: PyTree) -> PyTree:
             state, totals = carry
             key_train, key_send = jax.random.split(jax.random.fold_in(key, number))
             graph = graph_of(inputs.graph, number)
             if score_before:
-                state = _finished(exchange, protocol, state)
+                state = finished(exchange, protocol, state, needs_before)
             before = shared.shared_leaves(state.variables)
             variables, opt_state, loss, *more = train(
                 key_train,
@@ -232,18 +258,28 @@ def gossip(
                 state.variables,
                 state.opt_state,
                 data.train,
+                *([context] if context.is_byzantine is not None else []),
             )
             step = LocalStep(before, shared.shared_leaves(variables), *more)
             state = state._replace(variables=variables, opt_state=opt_state)
             if score_before:
                 outgoing = protocol.send(key_send, graph, step, state.protocol_state)
-                arrived = _arrived(exchange, key_send, t, outgoing)
-                before = before if protocol.needs_before else ()
+                arrived = arrivals_of(
+                    exchange, protocol, key_send, t, None, graph, outgoing, state
+                )
+                before = before if needs_before else ()
                 pending = Pending(key_send, t, graph, before, jnp.ones((), bool))
                 state = state._replace(pending=pending)
             else:
-                state, outgoing, arrived = _communicate(
-                    exchange, protocol, key_send, t, graph, step, state
+                state, outgoing, arrived = communicate(
+                    exchange,
+                    protocol,
+                    key_send,
+                    t,
+                    inputs.first_exchange + number,
+                    graph,
+                    step,
+                    state,
                 )
             used = outgoing.sent.astype(jnp.float32)
             if per_exchange:  # the senders change, so they are counted at once
@@ -276,16 +312,19 @@ def gossip(
                 first, last, data.train.size, batch_size
             ),
             steps=(last - first).astype(jnp.float32),
-            bytes=bytes_sent(protocol, plan, state.variables, sent),
+            bytes=bytes_sent(protocol, plan, state.variables, sent, channel.format),
         )
         return state, info
 
     def models_fn(state: GossipState) -> Models:
+        byzantine = byzantine_agents(attack, state.memory)
         if not score_before:
-            return Models(state.variables, averaged=state.variables)
-        exchange = make_exchange(sharing_plan(state.variables, local), channel)
-        averaged = _finished(exchange, protocol, state).variables
-        return Models(averaged, trained=state.variables, averaged=averaged)
+            return Models(
+                state.variables, averaged=state.variables, is_byzantine=byzantine
+            )
+        exchange = exchange_of(state.variables)
+        averaged = finished(exchange, protocol, state, needs_before).variables
+        return Models(averaged, state.variables, averaged, byzantine)
 
     return assemble(
         task,
@@ -301,6 +340,7 @@ def gossip(
             f"{local_updates.described} of each"
         ),
         agent_loop=agent_loop,
+        attack=attack,
     )
 
 
@@ -344,51 +384,3 @@ def _make_train(
     if num_steps == 1:
         return train
     return lambda key, number, *agents: train(key, number * num_steps, *agents)
-
-
-def _communicate(
-    exchange: Exchange,
-    protocol: GossipProtocol,
-    key: Key,
-    t: Array,
-    graph: PyTree,
-    step: LocalStep,
-    state: GossipState,
-) -> tuple[GossipState, Outgoing, Array]:
-    """One communication: the state after it, what was sent and what arrived."""
-    outgoing = protocol.send(key, graph, step, state.protocol_state)
-    messages = send(exchange, key, t, outgoing.message)
-    arrived = _arrived(exchange, key, t, outgoing)
-    models, protocol_state = protocol.receive(
-        graph,
-        None if arrived is outgoing.sent else arrived,
-        outgoing,
-        step,
-        state.protocol_state,
-        lambda peers: exchange.combine(
-            messages, outgoing.kept, lambda owner: peers, arrived
-        ),
-    )
-    variables = shared.with_shared_leaves(state.variables, models)
-    state = state._replace(variables=variables, protocol_state=protocol_state)
-    return state, outgoing, arrived
-
-
-def _arrived(exchange: Exchange, key: Key, t: Array, outgoing: Outgoing) -> Array:
-    return exchange.arrive(jax.random.fold_in(key, 1), t, outgoing.sent)
-
-
-def _finished(
-    exchange: Exchange, protocol: GossipProtocol, state: GossipState
-) -> GossipState:
-    """The state after the exchange that was still to come, if there is one."""
-
-    def finish(state: GossipState) -> GossipState:
-        assert isinstance(state.pending, Pending)
-        key, t, graph, before, _ = state.pending
-        after = shared.shared_leaves(state.variables)
-        step = LocalStep(before if protocol.needs_before else after, after)
-        return _communicate(exchange, protocol, key, t, graph, step, state)[0]
-
-    assert isinstance(state.pending, Pending)
-    return jax.lax.cond(state.pending.is_waiting, finish, lambda state: state, state)

@@ -235,11 +235,7 @@ def _no_pairs(size: int, slots: int, by_matrix: bool) -> Array:
 def _pairs(rows: Array, ids: Array, by_matrix: bool) -> Array:
     """`[N, K, K]` squared distances, or `[N, N]` centred products."""
     if by_matrix:
-        finite = jnp.isfinite(rows).all(1, keepdims=True)
-        sound = jnp.where(finite, rows, 0)
-        centered = rows - sound.sum(0, keepdims=True) / jnp.maximum(
-            finite.sum(), 1
-        ).astype(rows.dtype)
+        centered = rows - _ordinary_mean(rows)
         return jnp.matmul(centered, centered.T, precision="highest")
 
     def of_slot(one: Array) -> Array:
@@ -247,3 +243,16 @@ def _pairs(rows: Array, ids: Array, by_matrix: bool) -> Array:
         return jax.lax.map(lambda peer: jnp.square(rows[peer] - mine).sum(1), ids.T)
 
     return jnp.moveaxis(jax.lax.map(of_slot, ids.T), 2, 0)
+
+
+def _ordinary_mean(rows: Array) -> Array:
+    """`[1, c]`: the mean of rows that are not far longer than most.
+
+    A mean with one hostile row in it may be so far away that all distances are lost.
+    """
+    square = jnp.square(rows).sum(1)
+    is_ordinary = square <= 16 * jnp.median(
+        jnp.where(jnp.isnan(square), jnp.inf, square)
+    )
+    total = jnp.where(is_ordinary[:, None], rows, 0).sum(0, keepdims=True)
+    return total / jnp.maximum(is_ordinary.sum(), 1).astype(rows.dtype)

@@ -46,7 +46,7 @@ class Attackers(NamedTuple):
     """Who attacks in a round, an input of it."""
 
     is_byzantine: Array  # [N] bool
-    prepared: PyTree = None  # what `Attack.prepare` made of each owner class, [C] items
+    prepared: Array | None = None  # [C, N] `Attack.prepare` of each owner class, or one
 
 
 class Memory(NamedTuple):
@@ -169,13 +169,19 @@ def make_exchange(
     )
 
 
-def begin(exchange: Exchange, key: Key, messages: PyTree) -> Memory | tuple[()]:
+def begin(
+    exchange: Exchange,
+    key: Key,
+    messages: PyTree,
+    attackers: Attackers | None = None,
+) -> Memory | tuple[()]:
     """What an exchange keeps, at the start of a run.
 
     Args:
       exchange: of the run.
       key: of the run.
       messages: of all agents at the start, leaves `[N, ...]`.
+      attackers: before the first round.
     """
     key = jax.random.fold_in(key, ENCODE)
     losses = loss_memory(exchange.channel, key)
@@ -185,13 +191,12 @@ def begin(exchange: Exchange, key: Key, messages: PyTree) -> Memory | tuple[()]:
         losses,
         jax.tree.map(jnp.copy, messages) if exchange.channel.is_stale else (),
     )
-    if attack is None:
+    if attack is None or attackers is None:
         return memory if jax.tree.leaves(memory) else ()
     one = jax.tree.map(lambda leaf: leaf[0], messages)
-    size = jax.tree.leaves(messages)[0].shape[0]
     return memory._replace(
         attack=() if attack.begin is None else attack.begin(key, one),
-        attackers=Attackers(jnp.zeros(size, bool)),
+        attackers=attackers,
     )
 
 

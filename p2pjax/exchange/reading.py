@@ -25,7 +25,7 @@ class Assault(NamedTuple):
     is_byzantine: Array  # [N] bool
     key: Key  # of the exchange
     t: Array  # [] round
-    prepared: PyTree = None  # what `Attack.prepare` made of each owner class, [C] items
+    prepared: Array | None = None  # [C, N] `Attack.prepare` of each owner class, or one
     before: PyTree = None  # leaves [N, ...]: models before local training
     memory: PyTree = ()  # what the attack remembers, leaves of ONE message
 
@@ -157,7 +157,7 @@ def scene(reader: Reader, spot: Spot, own: Array | None = None) -> Scene:
         memory = columns(assault.memory[part.leaf][None], spot.at, spot.sizes)[0]
     prepared = assault.prepared
     if prepared is not None:
-        prepared = prepared[part.owner_class]
+        prepared = prepared[part.owner_class if prepared.shape[0] > 1 else 0]
     assert reader.is_hostile is not None
     return Scene(
         rows=_decoded_rows(reader, spot, own),

@@ -14,7 +14,6 @@ from p2pjax.paths import is_inside, leaves_with_paths
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
 
-
 POISON = 7  # folded into the key of a step
 
 
@@ -86,11 +85,12 @@ def poisoned(learner: Learner, poison: Callable[[Key, Batch], Batch]) -> Learner
     """
 
     def given(key: Key, batch: Batch, context: StepContext) -> Batch:
-        if context.is_byzantine is None:
+        is_byzantine = context.is_byzantine
+        if is_byzantine is None:
             return batch
         key = jax.random.fold_in(key, POISON)
         return jax.tree.map(
-            lambda bad, good: jnp.where(context.is_byzantine, bad, good),
+            lambda bad, good: jnp.where(is_byzantine, bad, good),
             dict(poison(key, batch)),
             dict(batch),
         )
@@ -113,7 +113,9 @@ def poisoned(learner: Learner, poison: Callable[[Key, Batch], Batch]) -> Learner
         return learner.gradient(key, variables, batch, context)
 
     has_gradient = learner.gradient is not None
-    return learner._replace(step=step_fn, gradient=gradient_fn if has_gradient else None)
+    return learner._replace(
+        step=step_fn, gradient=gradient_fn if has_gradient else None
+    )
 
 
 # Parameters -> the name of each leaf's group, a tree of strings of the same structure.

@@ -1,0 +1,151 @@
+"""What methods can take of channels, attacks and robust rules; the rest is refused."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from p2pjax.engines.protocol import GossipProtocol
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.attacks.attackers import byzantine_mask
+from p2pjax.exchange.attacks.honest_graph import warn_if_honest_disconnected
+from p2pjax.exchange.channel import Channel, check_channel
+from p2pjax.exchange.pipeline import Attackers, Memory
+from p2pjax.exchange.robust import Rule, check_rule
+from p2pjax.graphs.topology import Topology, from_peers
+from p2pjax.types import Array, InputError, Peers, PyTree
+
+
+def check_gossip(
+    protocol: GossipProtocol,
+    channel: Channel,
+    attack: Attack | None,
+    rule: Rule | None,
+    name: str,
+    score_before: bool,
+) -> None:
+    """Refuses what a protocol cannot take.
+
+    Args:
+      protocol: of the method.
+      channel: of the method.
+      attack: on it.
+      rule: of its receivers.
+      name: of the method, for messages.
+      score_before: whether exchanges are kept pending.
+    """
+    check_channel(
+        channel,
+        name,
+        loses=protocol.takes_losses,
+        edges=True,
+        stale=protocol.takes_stale,
+        noise=protocol.takes_noise,
+        formats=protocol.formats,
+    )
+    if score_before and any(stage.burst > 1 for stage in channel.drops):
+        raise InputError(
+            "Need exchanges that take place at once for losses in bursts, got "
+            "score_before=True, which keeps them pending: use score_before=False."
+        )
+    if attack is not None and protocol.attack_refusal:
+        raise InputError(protocol.attack_refusal)
+    if rule is not None and protocol.rule_refusal:
+        raise InputError(protocol.rule_refusal)
+    check_together(channel, attack, rule)
+
+
+def check_together(channel: Channel, attack: Attack | None, rule: Rule | None) -> None:
+    """Refuses channels, attacks and rules that do not go together.
+
+    Args:
+      channel: of the method.
+      attack: on it.
+      rule: of its receivers.
+    """
+    format = channel.format
+    if format is not None and format.select is not None and rule is not None:
+        raise InputError(
+            f"Need exact or quantised messages for a robust rule, got {format.name}: "
+            "distances of partly sent models mean nothing."
+        )
+    is_hostile = attack is not None and attack.hostile is not None
+    if is_hostile and format is not None and format.decode is None:
+        raise InputError(
+            "Need messages that are exact or quantised to 16 or 8 bits for an attack, "
+            f"got {format.name}: use quantize(16), quantize(8) or no format."
+        )
+    if is_hostile and channel.is_stale:
+        raise InputError(
+            "Need messages of the same exchange for an attack, got stale ones: use a "
+            "channel without stale."
+        )
+    if attack is None or attack.hostile is None or attack.scale is not None:
+        return
+    if rule is None:
+        raise InputError(
+            f"Need a scale of {attack.name} where models are mixed without a robust "
+            "rule, got None: the damage grows with it without bound; give scale."
+        )
+    if rule.needs_losses or (rule.combine is not None and rule.premix is not None):
+        raise InputError(
+            f"Need a scale of {attack.name} for {rule.name}, got None: what the rule "
+            "would do cannot be searched cheaply; give scale."
+        )
+
+
+def plan_attack(
+    attack: Attack | None,
+    rule: Rule | None,
+    graphs: Topology | Peers,
+    num_agents: int,
+    num_rounds: int,
+) -> Attackers | None:
+    """Who attacks in every round, `[R, ...]`; checks the graphs for attack and rule.
+
+    Args:
+      attack: None for none.
+      rule: of the receivers.
+      graphs: of the run, `[G, N, D]`, or weighted `[G, N, K]`.
+      num_agents: N.
+      num_rounds: R.
+    """
+    links = from_peers(graphs) if isinstance(graphs, Peers) else graphs
+    num_attached = 0 if attack is None else attack.num_attached
+    if rule is not None:
+        members = 1 + num_attached + np.asarray(links.mask).sum(-1)
+        check_rule(rule, members.reshape(-1, num_agents).min(0))
+    if attack is None:
+        return None
+    is_byzantine = byzantine_mask(attack, num_agents)
+    if rule is not None:
+        warn_if_honest_disconnected(links, attack)
+    prepared: PyTree = None
+    if attack.prepare is not None:
+        one = attack.prepare(links, is_byzantine, None)
+        prepared = np.tile(one, (num_rounds, 1, 1))  # [R, 1, N]
+    return Attackers(np.tile(is_byzantine, (num_rounds, 1)), prepared)
+
+
+def no_attackers(attack: Attack | None, num_agents: int) -> Attackers | None:
+    """What `plan_attack` makes of one round, before the first; None without attack.
+
+    Args:
+      attack: None for none.
+      num_agents: N.
+    """
+    if attack is None:
+        return None
+    prepared = None if attack.prepare is None else jnp.zeros((1, num_agents))
+    return Attackers(jnp.zeros(num_agents, bool), prepared)
+
+
+def byzantine_agents(attack: Attack | None, memory: Memory | tuple[()]) -> Array | None:
+    """Who attacks, `[N]`, of a state; None where no agent can.
+
+    Args:
+      attack: None for none.
+      memory: of the exchange.
+    """
+    if attack is None or not isinstance(memory, Memory):
+        return None
+    assert isinstance(memory.attackers, Attackers)
+    return memory.attackers.is_byzantine
