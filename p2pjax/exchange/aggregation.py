@@ -238,7 +238,7 @@ def _one_block(
     is_inexact = manner.format is not None and not part.is_statistic
     if not is_inexact or manner.rule is not None:
         return forms.own_exact_form(mix_others, own_share, seen.own, seen.rows)
-    decoded = seen.rows
+    decoded = seen.decoded
     if reader.sent.current is not None:
         decoded = columns(reader.sent.current[part.leaf], spot.at, spot.sizes)
     return forms.late_difference_form(
