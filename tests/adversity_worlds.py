@@ -102,7 +102,9 @@ def setting(seed, size, degree, num_byzantine=2):
         heard = rng.choice(np.delete(np.arange(size), i), degree, replace=False)
         heard = np.sort(heard[: degree - i % 3])
         slots[i, 1 : 1 + len(heard)] = heard
-        drawn = rng.uniform(0.2, 1, 1 + len(heard)) if i % 4 else np.ones(1 + len(heard))
+        drawn = (
+            rng.uniform(0.2, 1, 1 + len(heard)) if i % 4 else np.ones(1 + len(heard))
+        )
         weight[i, : 1 + len(heard)] = drawn / drawn.sum()
     arrived = rng.random(slots.shape) < 0.85
     byzantine = rng.choice(size, num_byzantine, replace=False)
@@ -158,9 +160,7 @@ def expected(given, *, encode="exact", attack=None, rule=None, num_attached=0):
         parts, end = [], 0
         for leaf in dict.fromkeys(leaf for leaf, _ in places):
             if leaf >= NUM_STATISTICS:
-                size = sum(
-                    leaves[n][at][0].size for n, at in places if n == leaf
-                )
+                size = sum(leaves[n][at][0].size for n, at in places if n == leaf)
                 parts.append(slice(end, end + size))
                 end += size
         world = plain.World(
@@ -208,7 +208,7 @@ def write(leaves, places, statistics, rows):
 def rule_of(name, given, number):
     """A rule for the plain loop; buckets are filled in the order of the package."""
     case = CASES[name]
-    key = jax.random.fold_in(jax.random.fold_in(KEY(), pipeline.RULE), number)
+    key = jax.random.fold_in(jax.random.fold_in(the_key(), pipeline.RULE), number)
     keys = jax.random.split(key, given.size)
     num_slots = given.slots.shape[1]
 
@@ -229,7 +229,7 @@ def rule_of(name, given, number):
     return apply
 
 
-def KEY():
+def the_key():
     return jax.random.key(3)
 
 
@@ -259,7 +259,7 @@ def exchanged(given, choice=0, *, format="exact", names=(), rule=None, num_attac
     plan = plan_of(given.slots.shape[0])
     exchange = make_exchange(plan, FORMATS[format] or channel.PERFECT, attack, rule)
     memory = Memory(attackers=Attackers(given.is_byzantine)) if names else ()
-    key, t = KEY(), jnp.int32(T)
+    key, t = the_key(), jnp.int32(T)
     sent, _ = transmit(exchange, key, t, given.models, memory, given.before)
 
     def route(owner):

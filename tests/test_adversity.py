@@ -4,7 +4,6 @@ from functools import partial
 
 import adversity_worlds as worlds
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from adversity_worlds import NUM_ATTACHED, PER_RECEIVER, expected, setting
@@ -53,9 +52,7 @@ NO_RULE = {"no rule": None} | {name: name for name in CASES}
 
 
 @pytest.mark.parametrize("format", ["exact", "half", "uniform8"])
-@pytest.mark.parametrize(
-    "rule", ["no rule", "gts", pytest.param("median", marks=SLOW)]
-)
+@pytest.mark.parametrize("rule", ["no rule", "gts", pytest.param("median", marks=SLOW)])
 def test_formats_under_attacks(rule, format, double_precision, compiled_quickly):
     """What attackers send has the format of other messages."""
     run = compiled(rule=NO_RULE[rule], names=PER_RECEIVER, format=format)
