@@ -147,9 +147,9 @@ def metrics_row(
 ) -> Row:
     """One evaluation of one run.
 
-    Values per agent become their mean, over honest agents where some attack; accuracy and messages are also kept per agent.
-    Of `diverged` it is told how many agents did. Accuracies of classes `[N, k]` become
-    means over the agents who have the class.
+    Values per agent become their mean, over honest agents where some attack; accuracy
+    and messages are also kept per agent. Of `diverged` it is told how many agents did.
+    Accuracies of classes `[N, k]` become means over the agents who have the class.
 
     Args:
       name: scheme, setting and run.
@@ -163,15 +163,13 @@ def metrics_row(
     size = tally.sent.shape  # (N,)
     judged = is_judged(values)
     judged = np.ones(size, bool) if judged is None else judged
-    means = {
-        n: v[judged].mean()
-        if v.shape == size
-        else _over_agents(v)
-        if n == BY_CLASS
-        else v
-        for n, v in values.items()
-        if n != DIVERGED
-    }
+
+    def summed_up(name: str, value: np.ndarray) -> Any:
+        if value.shape == size:
+            return value[judged].mean()
+        return _over_agents(value) if name == BY_CLASS else value
+
+    means = {n: summed_up(n, v) for n, v in values.items() if n != DIVERGED}
     row = name | {
         "round": tally.num_rounds,
         **means,
