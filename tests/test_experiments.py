@@ -361,6 +361,8 @@ def test_paper_sizes_are_refused_where_writers_are_too_small(refused, real_data)
         (("--flagfile=none.flags",), "none.flags"),
         (("--learning_rate=-0.1",), "need more than 0, got -0.1"),
         (("--learning_rate=nan",), "need a finite number, got nan"),
+        (("--learning_rate=1e300",), "0 or 1.4e-45 to 3.4e+38, got 1e+300"),
+        (("--learning_rate=1e-300",), "0 or 1.4e-45 to 3.4e+38, got 1e-300"),
         (("--num_runs=0",), "num_runs"),
         (("--num_agents=0",), "num_agents"),
         (("--levels=a,b",), "flag --levels=a,b: need a whole number, got 'a'"),
