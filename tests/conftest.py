@@ -3,6 +3,7 @@
 import gc
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import experiment_modules
@@ -33,7 +34,13 @@ _OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
 
 # Every compiled program maps memory, and a process of Linux may have 65530 maps: XLA
 # ends with a segmentation fault beyond, which all slow tests of a worker reach.
-_MAPS, _MOST_MAPS = Path("/proc/self/maps"), 30_000
+# Reading thousands of maps takes as long as a small test, so they are read at times: no
+# ten seconds of tests compile as much as is left between the two numbers.
+_MAPS, _MOST_MAPS, _SECONDS_BETWEEN_LOOKS = Path("/proc/self/maps"), 40_000, 10
+_last_look = 0.0
+
+# Programs of their own processes: whoever collects doctests would run them, by import.
+collect_ignore = ["construct_every_method.py", "first_program.py"]
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
@@ -69,8 +76,12 @@ def parse():
 @pytest.fixture(autouse=True)
 def few_programs():
     """Forgets what was compiled before there is too much of it."""
+    global _last_look
     yield
-    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+    if time.monotonic() - _last_look < _SECONDS_BETWEEN_LOOKS or not _MAPS.exists():
+        return
+    _last_look = time.monotonic()
+    if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
 
