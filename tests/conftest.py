@@ -1,5 +1,6 @@
 """Strict JAX settings for every test; real data; experiments inside the process."""
 
+import contextlib
 import gc
 import os
 import tempfile
@@ -62,15 +63,15 @@ def real_data() -> Path:
     return folder
 
 
+def _parse(*args, experiment="femnist"):
+    kind = experiment_modules.EXPERIMENTS[experiment].config
+    return command.settle(config.parse(kind, args))
+
+
 @pytest.fixture
 def parse():
     """Makes a config from a command line, as the experiment does when it starts."""
-
-    def parse_and_settle(*args, experiment="femnist"):
-        kind = experiment_modules.EXPERIMENTS[experiment].config
-        return command.settle(config.parse(kind, args))
-
-    return parse_and_settle
+    return _parse
 
 
 @pytest.fixture(autouse=True)
@@ -86,28 +87,50 @@ def few_programs():
         gc.collect()
 
 
+@contextlib.contextmanager
+def _compiling_quickly():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
-def compiled_quickly(monkeypatch):
+def compiled_quickly():
     """For tests that compile more than they compute, also in their own processes."""
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    with _compiling_quickly():
+        yield
+
+
+def _run(folder, *args, experiment="femnist"):
+    def start():
+        settled = _parse(*args, f"--workdir={folder}", experiment=experiment)
+        command.run(experiment_modules.EXPERIMENTS[experiment], settled)
+
+    command.guarded(start)
+    return folder
 
 
 @pytest.fixture
-def run(parse, tmp_path, compiled_quickly):
+def run(tmp_path, compiled_quickly):
     """Runs an experiment and returns its folder."""
 
     def run_experiment(*args, workdir="run", experiment="femnist"):
-        folder = tmp_path / workdir
-        args = [*args, f"--workdir={folder}"]
+        return _run(tmp_path / workdir, *args, experiment=experiment)
 
-        def start():
-            settled = parse(*args, experiment=experiment)
-            command.run(experiment_modules.EXPERIMENTS[experiment], settled)
+    return run_experiment
 
-        command.guarded(start)
-        return folder
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    """As `run`, for the several tests of a module that look at the same run."""
+
+    def run_experiment(*args, experiment="femnist"):
+        with _compiling_quickly():
+            folder = tmp_path_factory.mktemp("once") / "run"
+            return _run(folder, *args, experiment=experiment)
 
     return run_experiment
