@@ -319,7 +319,9 @@ class TestPartialModels:
         split = world.train._replace(examples=examples)
         return world._replace(train=split, valid=split, test=split)
 
-    @pytest.mark.parametrize("score_before", [False, True])
+    @pytest.mark.parametrize(
+        "score_before", [pytest.param(False, marks=pytest.mark.slow), True]
+    )
     def test_only_what_is_shared_is_encoded(self, score_before, monkeypatch):
         with_messages(monkeypatch)
         method = self.build(score_before=score_before)
