@@ -4,7 +4,6 @@ Lian et al. (2017), "Can decentralized algorithms outperform centralized algorit
 https://arxiv.org/abs/1705.09056.
 """
 
-from functools import partial
 from typing import Unpack
 
 import optax
@@ -13,7 +12,6 @@ from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.options import GossipOptions
 from p2pjax.engines.protocol import MixingWeights
 from p2pjax.engines.stepwise import gossip
-from p2pjax.exchange.attacks.placement import attached_weights
 from p2pjax.graphs import mixing_matrices
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
@@ -39,7 +37,8 @@ def dpsgd(
       graph: who receives from whom, `[N, D]`: see `graphs.as_graph`.
       batch_size: B.
       mixing_weights: the mixing matrix of a graph; doubly stochastic ones, such as
-        `graphs.metropolis_hastings`, keep the agents' mean.
+        `graphs.metropolis_hastings`, keep the agents' mean. With attached attackers it
+        is that of Metropolis-Hastings in which they count.
       mix_first: combine-then-adapt, as in the paper, instead of adapt-then-combine.
       **options: see `GossipOptions`.
 
@@ -53,9 +52,11 @@ def dpsgd(
       'a network epoch: ..., with an exchange after 1 local step of each'
     """
     attack = options.get("attack")
-    if attack is not None and attack.num_attached:
-        mixing_weights = partial(attached_weights, num_attached=attack.num_attached)
-    protocol = neighbor_averaging(mixing_weights, mix_first=mix_first)
+    protocol = neighbor_averaging(
+        mixing_weights,
+        mix_first=mix_first,
+        num_attached=0 if attack is None else attack.num_attached,
+    )
     return gossip(
         task,
         optimizer,

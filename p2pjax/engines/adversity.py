@@ -48,6 +48,13 @@ def check_gossip(
         )
     if attack is not None and protocol.attack_refusal:
         raise InputError(protocol.attack_refusal)
+    if attack is not None and attack.needs_before and protocol.update_attack_refusal:
+        raise InputError(protocol.update_attack_refusal)
+    if attack is not None and attack.num_attached != protocol.num_attached:
+        raise InputError(
+            f"Need dpsgd for attackers beside each agent, got {name} without a place "
+            "for them: use dpsgd, or numbers of agents for `byzantine`."
+        )
     if rule is not None and protocol.rule_refusal:
         raise InputError(protocol.rule_refusal)
     check_together(channel, attack, rule)

@@ -51,7 +51,7 @@ def communicate(
     arrived = arrivals_of(exchange, protocol, key, t, number, graph, outgoing, state)
     learned: list[PyTree] = []  # what attackers remember
 
-    def combine(peers: Peers) -> PyTree:
+    def combine(peers: Peers, arrived: Array | None = None) -> PyTree:
         models, remembered = deliver(
             exchange,
             key,

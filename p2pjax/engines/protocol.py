@@ -19,7 +19,9 @@ from p2pjax.graphs.topology import Topology, check_undirected
 from p2pjax.types import Array, Key, Peers, PyTree, Variables
 
 MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
-Combine = Callable[[Peers], PyTree]  # mixes the messages that were sent, by a matrix
+# Mixes the messages that were sent by a matrix; given what arrived [N, K], what others
+# would have counted is counted for the receiver's own model.
+Combine = Callable[..., PyTree]
 
 
 OWN_RULE = (
@@ -92,6 +94,9 @@ class GossipProtocol(NamedTuple):
     takes_stale: bool = False  # whether messages of the exchange before will do
     rule_refusal: str = OWN_RULE  # why no robust rule; "" where there may be one
     attack_refusal: str = ""  # why no attack; "" where there may be one
+    # why no attack that reverses or scales what was learned; "" where there may be one
+    update_attack_refusal: str = ""
+    num_attached: int = 0  # last slots of a prepared graph that are attached attackers'
     # (who shares what, models [N, ...]) -> bits of a message; None: 32 of each number
     bits: Callable[[MixPlan, PyTree], int] | None = None
     weight_bits: int = 0  # of what travels along with models

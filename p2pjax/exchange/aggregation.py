@@ -16,6 +16,7 @@ from p2pjax.exchange.attacks.base import Attack, hostile_slots
 from p2pjax.exchange.attacks.line_search import line_search
 from p2pjax.exchange.compression import Format
 from p2pjax.exchange.encoding import parts_of
+from p2pjax.exchange.losses import lost_to_self
 from p2pjax.exchange.mixing import BLOCK_BYTES, fastest_combine, is_peer
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.reading import (
@@ -43,6 +44,14 @@ class Manner(NamedTuple):
     rule: Rule | None = None
 
 
+class Finite(NamedTuple):
+    """Whether messages are finite, `[N]` each."""
+
+    rows: Array  # parameters
+    statistics: Array
+    hostile: Array  # what attackers send to receiver n
+
+
 class Extra(NamedTuple):
     """What some rules read beside the messages."""
 
@@ -57,8 +66,12 @@ def combine(
     own: PyTree,
     route: Callable[[np.ndarray], Any],
     extra: Extra,
+    arrived: Array | None = None,
 ) -> tuple[PyTree, PyTree]:
     """The models with which agents go on, and what the attack remembers.
+
+    Attackers do not know what is lost. What lost messages would have counted is counted
+    for the receiver's own model; rules do as if their senders did not exist.
 
     Args:
       manner: of the exchange.
@@ -67,6 +80,7 @@ def combine(
       route: owner vector `[N]` of a class -> peers `[N, K]`; slots without weight are
         not there.
       extra: what else rules read.
+      arrived: `[N, K]` of the route's peers; None: all that have a weight.
     """
     leaves, structure = jax.tree.flatten(own)
     flat = _flat(sent)
@@ -90,6 +104,7 @@ def combine(
             leaves,
             manner.attack,
             format=manner.format,
+            block_bytes=_block_bytes(manner.rule, peers),
         )
         if _has_hostile_messages(manner) and _has_parameters(reader):
             assert sent.assault is not None and manner.attack is not None
@@ -102,7 +117,7 @@ def combine(
             memory = remembered(reader, memory) if memory else memory
         else:
             reader = reader._replace(attack=None)
-        leaves = _combine_class(manner, reader, extra)
+        leaves = _combine_class(manner, reader, extra, arrived)
     models = jax.tree.unflatten(structure, leaves)
     if not memory:
         return models, ()
@@ -110,10 +125,13 @@ def combine(
     return models, jax.tree.unflatten(jax.tree.structure(sent.assault.memory), memory)
 
 
-def _combine_class(manner: Manner, reader: Reader, extra: Extra) -> list[Array]:
+def _combine_class(
+    manner: Manner, reader: Reader, extra: Extra, arrived: Array | None
+) -> list[Array]:
     """All leaves, those of the class combined."""
     rule = manner.rule
-    present = is_peer(reader.peers) & (reader.peers.weight > 0)
+    is_other = is_peer(reader.peers)
+    present = is_other & (reader.peers.weight > 0)
     if reader.is_hostile is not None:
         present = present | reader.is_hostile
     present = jnp.asarray(present).at[:, 0].set(True)
@@ -126,7 +144,12 @@ def _combine_class(manner: Manner, reader: Reader, extra: Extra) -> list[Array]:
             reader, _scale(reader, rule, present, key, progress, extra.loss)
         )
     if rule is None:
-        return _mixed(manner, reader, jnp.asarray(reader.peers.weight))
+        weight = lost_to_self(reader.peers, arrived).weight
+        return _mixed(manner, reader, jnp.asarray(weight))
+    if arrived is not None:
+        present = present & (arrived | ~is_other)
+    is_read_whole = rule.combine is not None and rule.premix is None
+    present = present & _finite(reader, parameters=is_read_whole)
     matrix = None
     if rule.combine is None or rule.premix is not None:
         products = distances.measure_products(reader, pairs=rule.needs_pairs)
@@ -138,8 +161,6 @@ def _combine_class(manner: Manner, reader: Reader, extra: Extra) -> list[Array]:
             return _mixed(manner, reader, weight)
         assert rule.premix is not None
         matrix, present = jax.vmap(rule.premix)(have)
-    else:
-        present = present & _finite(reader)
     return _by_coordinates(reader, rule, present, matrix)
 
 
@@ -241,7 +262,6 @@ def _by_coordinates(
             write,
             leaves[part.leaf],
             statistics=True,
-            block_bytes=_block_bytes(reader),
             only=number,
         )
     return leaves
@@ -283,27 +303,38 @@ def _searched_by_coordinates(reader: Reader, rule: Rule, present: Array) -> Arra
             return total + jnp.square(gap).sum(1).astype(total.dtype)
 
         none = jnp.zeros(present.shape[0])
-        return fold(reader, add, none, block_bytes=_block_bytes(reader))
+        return fold(reader, add, none)
 
     return line_search(damage, present.shape[0])
 
 
-def _finite(reader: Reader) -> Array:
-    """`[N, K]`: messages without a number that is not finite."""
+def _finite(reader: Reader, *, parameters: bool) -> Array:
+    """`[N, K]`: messages without a number that is not finite.
 
-    def add(found: tuple[Array, Array], spot: Spot) -> tuple[Array, Array]:
+    Distances tell it of parameters; statistics always have to be looked at.
+    """
+
+    def add(found: Finite, spot: Spot) -> Finite:
+        is_statistic = reader.parts[spot.part].is_statistic
+        if not (parameters or is_statistic):
+            return found
         seen = see(reader, spot)
-        rows = found[0] & jnp.isfinite(seen.rows).all(1)
+        rows = jnp.isfinite(seen.rows).all(1)
+        if is_statistic:
+            return found._replace(statistics=found.statistics & rows)
+        found = found._replace(rows=found.rows & rows)
         if seen.hostile is None:
-            return rows, found[1]
-        return rows, found[1] & jnp.isfinite(seen.hostile).all(1)
+            return found
+        return found._replace(hostile=found.hostile & jnp.isfinite(seen.hostile).all(1))
 
     yes = jnp.ones(len(reader.owner), bool)
-    rows, hostile = fold(reader, add, (yes, yes))
-    found = rows[jnp.asarray(reader.peers.ids)]
-    if reader.is_hostile is None or reader.attack is None or reader.attack.per_sender:
-        return found
-    return jnp.where(reader.is_hostile, hostile[:, None], found)
+    rows, statistics, hostile = fold(reader, add, Finite(yes, yes, yes), statistics=True)
+    ids = jnp.asarray(reader.peers.ids)
+    found = rows[ids]
+    if reader.is_hostile is not None and reader.attack is not None:
+        if not reader.attack.per_sender:
+            found = jnp.where(reader.is_hostile, hostile[:, None], found)
+    return (found & statistics[ids]).at[:, 0].set(True)
 
 
 def _written(reader: Reader, leaf: Array, spot: Spot, mixed: Array) -> Array:
@@ -317,9 +348,11 @@ def _written(reader: Reader, leaf: Array, spot: Spot, mixed: Array) -> Array:
     return jax.lax.optimization_barrier(leaf)  # as in `mixing`
 
 
-def _block_bytes(reader: Reader) -> int:
-    """Of a block whose K copies stay in the cache."""
-    return max(1, 2 * BLOCK_BYTES // reader.peers.ids.shape[1])
+def _block_bytes(rule: Rule | None, peers: Peers) -> int:
+    """Of a block; of rules that look at each number, its K copies stay in cache."""
+    if rule is None or rule.combine is None:
+        return BLOCK_BYTES
+    return max(1, 2 * BLOCK_BYTES // peers.ids.shape[1])
 
 
 def _has_hostile_messages(manner: Manner) -> bool:

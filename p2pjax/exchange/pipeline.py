@@ -20,7 +20,7 @@ from p2pjax.exchange import aggregation, encoding, mixing
 from p2pjax.exchange.aggregation import Extra, Manner
 from p2pjax.exchange.attacks.base import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
-from p2pjax.exchange.losses import arrivals, loss_memory
+from p2pjax.exchange.losses import arrivals, loss_memory, lost_to_self
 from p2pjax.exchange.mixing import Combine
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.reading import Assault, Sent
@@ -55,6 +55,7 @@ class Memory(NamedTuple):
     sender: PyTree = ()  # leaves [N, ...]: what senders remember of their messages
     losses: PyTree = ()  # key of the run, for bursts
     last: PyTree = ()  # leaves [N, ...]: messages that arrive in the next exchange
+    last_mask: PyTree = ()  # leaves [N, ...] bool: which of their numbers were sent
     attack: PyTree = ()  # what attackers remember, leaves of one message
     attackers: Attackers | tuple[()] = ()  # of this round
 
@@ -189,8 +190,12 @@ def begin(
     memory = Memory(
         jax.vmap(exchange.init)(messages) if exchange.changes_messages else (),
         losses,
-        jax.tree.map(jnp.copy, messages) if exchange.channel.is_stale else (),
     )
+    if exchange.channel.is_stale:
+        memory = memory._replace(last=jax.tree.map(jnp.copy, messages))
+        if exchange.channel.format is not None and exchange.channel.format.select:
+            whole = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, bool), messages)
+            memory = memory._replace(last_mask=whole)
     if attack is None or attackers is None:
         return memory if jax.tree.leaves(memory) else ()
     one = jax.tree.map(lambda leaf: leaf[0], messages)
@@ -239,10 +244,12 @@ def transmit(
         sent = sent._replace(measures=_measures(manner, messages))
     if exchange.channel.is_stale:
         assert isinstance(memory, Memory)
-        sent, memory = (
-            sent._replace(rows=memory.last, current=sent.rows),
-            memory._replace(last=sent.rows),
-        )
+        now = sent
+        sent = sent._replace(rows=memory.last, current=now.rows)
+        memory = memory._replace(last=now.rows)
+        if now.mask is not None:
+            sent = sent._replace(mask=memory.last_mask)
+            memory = memory._replace(last_mask=now.mask)
     if manner is not None and manner.attack is not None and manner.attack.hostile:
         assert isinstance(memory, Memory)
         assert isinstance(memory.attackers, Attackers)
@@ -278,14 +285,18 @@ def deliver(
       sent: `transmit`.
       own: what each agent sent, as it has it itself, leaves `[N, ...]`.
       kept: values of the leaves that are not sent.
-      route: who combines whom; peers whose messages were lost count nothing.
-      arrived: `[N, K]`; None: all of it.
+      route: who combines whom.
+      arrived: `[N, K]` of the route's peers, for routes that do not know what was lost;
+        None: all that have a weight.
       loss: `[N, K]` of each message on data of its receiver, for rules that need it.
     """
     if exchange.manner is None:
+        route = route if arrived is None else _without_lost(route, arrived)
         return exchange.combine(sent.rows, kept, route, arrived), ()
     extra = Extra(jax.random.fold_in(key, RULE), t, loss)
-    models, memory = aggregation.combine(exchange.manner, sent, own, route, extra)
+    models, memory = aggregation.combine(
+        exchange.manner, sent, own, route, extra, arrived
+    )
     if own is not kept:
         models = where_sent(exchange.manner.plan, models, kept)
     return models, memory
@@ -342,6 +353,14 @@ def _measures(manner: Manner, messages: PyTree) -> tuple[Array | None, ...]:
         ]
         found.append(jnp.stack(pieces).max(0))
     return tuple(found)
+
+
+def _without_lost(route: Route, arrived: Array) -> Route:
+    def known(owner: np.ndarray) -> Peers | Members | Combine:
+        how = route(owner)
+        return lost_to_self(how, arrived) if isinstance(how, Peers) else how
+
+    return known
 
 
 def _combine(how: Peers | Members | Combine, owner: np.ndarray) -> Combine:

@@ -70,6 +70,7 @@ class Reader(NamedTuple):
     scale: Array | float = 1.0  # of the attack; [N] where it was searched
     hostile_measures: tuple[Array | None, ...] = ()  # [N] or [1] of each part
     measured: PyTree = None  # `Attack.measure` of all blocks
+    block_bytes: int = BLOCK_BYTES  # the same for all passes: noise depends on blocks
 
 
 def columns(leaf: Array, at: tuple, sizes: tuple[int, ...]) -> Array:
@@ -85,7 +86,6 @@ def fold(
     carry: PyTree,
     *,
     statistics: bool = False,
-    block_bytes: int = BLOCK_BYTES,
     only: int | None = None,
 ) -> PyTree:
     """Folds over all column blocks of a class.
@@ -95,7 +95,6 @@ def fold(
       advance: `(carry, spot) -> carry`.
       carry: what is folded.
       statistics: whether batch-norm statistics are among them.
-      block_bytes: of a block over all agents.
       only: number of the one part that is read; None for all.
     """
     for number, part in enumerate(reader.parts):
@@ -110,7 +109,12 @@ def fold(
                 return advance(carry, Spot(number, at, sizes))
 
             carry = walk_columns(
-                leaf.shape, leaf.dtype.itemsize, block, at_block, carry, block_bytes
+                leaf.shape,
+                leaf.dtype.itemsize,
+                block,
+                at_block,
+                carry,
+                reader.block_bytes,
             )
     return carry
 
