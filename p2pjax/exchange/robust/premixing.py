@@ -170,7 +170,7 @@ def bucket_means(received: Received, draws: Array, size: int) -> Mixed:
     counts = is_in.sum(0).astype(weight.dtype)  # [K buckets, K members]
     filled = counts.sum(1)
     matrix = counts / jnp.maximum(filled, 1)[:, None]
-    matrix = _with_centre(matrix, received)
+    matrix = jnp.asarray(_with_centre(matrix, received))
     return matrix, matrix.sum(1) > 0, product(counts / copies, weight)
 
 
