@@ -1,8 +1,10 @@
 """Strict JAX settings for every test; real data; experiments inside the process."""
 
+import contextlib
 import gc
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import experiment_modules
@@ -33,7 +35,13 @@ _OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
 
 # Every compiled program maps memory, and a process of Linux may have 65530 maps: XLA
 # ends with a segmentation fault beyond, which all slow tests of a worker reach.
-_MAPS, _MOST_MAPS = Path("/proc/self/maps"), 30_000
+# Reading thousands of maps takes as long as a small test, so they are read at times: no
+# ten seconds of tests compile as much as is left between the two numbers.
+_MAPS, _MOST_MAPS, _SECONDS_BETWEEN_LOOKS = Path("/proc/self/maps"), 40_000, 10
+_last_look = 0.0
+
+# Programs of their own processes: whoever collects doctests would run them, by import.
+collect_ignore = ["construct_every_method.py", "first_program.py"]
 
 _BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
@@ -55,48 +63,74 @@ def real_data() -> Path:
     return folder
 
 
+def _parse(*args, experiment="femnist"):
+    kind = experiment_modules.EXPERIMENTS[experiment].config
+    return command.settle(config.parse(kind, args))
+
+
 @pytest.fixture
 def parse():
     """Makes a config from a command line, as the experiment does when it starts."""
-
-    def parse_and_settle(*args, experiment="femnist"):
-        kind = experiment_modules.EXPERIMENTS[experiment].config
-        return command.settle(config.parse(kind, args))
-
-    return parse_and_settle
+    return _parse
 
 
 @pytest.fixture(autouse=True)
 def few_programs():
     """Forgets what was compiled before there is too much of it."""
+    global _last_look
     yield
-    if _MAPS.exists() and _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
+    if time.monotonic() - _last_look < _SECONDS_BETWEEN_LOOKS or not _MAPS.exists():
+        return
+    _last_look = time.monotonic()
+    if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
 
 
+@contextlib.contextmanager
+def _compiling_quickly():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
-def compiled_quickly(monkeypatch):
+def compiled_quickly():
     """For tests that compile more than they compute, also in their own processes."""
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    with _compiling_quickly():
+        yield
+
+
+def _run(folder, *args, experiment="femnist"):
+    def start():
+        settled = _parse(*args, f"--workdir={folder}", experiment=experiment)
+        command.run(experiment_modules.EXPERIMENTS[experiment], settled)
+
+    command.guarded(start)
+    return folder
 
 
 @pytest.fixture
-def run(parse, tmp_path, compiled_quickly):
+def run(tmp_path, compiled_quickly):
     """Runs an experiment and returns its folder."""
 
     def run_experiment(*args, workdir="run", experiment="femnist"):
-        folder = tmp_path / workdir
-        args = [*args, f"--workdir={folder}"]
+        return _run(tmp_path / workdir, *args, experiment=experiment)
 
-        def start():
-            settled = parse(*args, experiment=experiment)
-            command.run(experiment_modules.EXPERIMENTS[experiment], settled)
+    return run_experiment
 
-        command.guarded(start)
-        return folder
+
+@pytest.fixture(scope="module")
+def run_once(tmp_path_factory):
+    """As `run`, for the several tests of a module that look at the same run."""
+
+    def run_experiment(*args, experiment="femnist"):
+        with _compiling_quickly():
+            folder = tmp_path_factory.mktemp("once") / "run"
+            return _run(folder, *args, experiment=experiment)
 
     return run_experiment

@@ -45,6 +45,13 @@ TINY = {
         "num_kept": 1,
     },
     "events": {"sizes": ((6, 12),), "units": 3, "batch_size": 2, "num_examples": 4},
+    "adversity": {
+        "num_agents": 8,
+        "widths": (6, 5, 10),
+        "degree": 4,
+        "batch_size": 2,
+        "num_rounds": 1,
+    },
     "scale": {"num_agents": (2, 4), "widths": (6, 5, 10), "num_updates": 80},
     "memory": {"sizes": ((4, (6, 10)),), "shared": (6, (6, 10))},
     "compile": {"networks": ({"kind": "mlp", "widths": [6, 10]},), "num_agents": 2},
@@ -60,6 +67,7 @@ RATIOS = {  # without PyTorch, which need not be there
     "slices": {"p2pjax_3/p2pjax_1"},
     "selection": {"p2pjax/jax_loop", "CPU time jax_loop/p2pjax"},
     "events": {"6_agents_12_words: p2pjax/jax_loop"},
+    "adversity": {"time: adverse/plain", "memory: adverse/plain"},
     "scale": {"cost p2pjax_4/p2pjax_2"},
     "memory": {
         "4_agents_70_parameters: peak/parameters",

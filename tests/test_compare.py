@@ -109,6 +109,7 @@ def test_all_rates_are_one_program(parse):
     assert rates == [0.1, 0.2, 0.3]
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_a_swept_rate_is_that_rate(run):
     """The state has it: a run of two rates equals two runs of one."""

@@ -208,6 +208,7 @@ def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @example(size=(9, 8), kernel=(5, 5), pool=2, channels=2, seed=0)  # of the thesis
 @example(size=(9, 8), kernel=(5, 5), pool=2, channels=9, seed=0)  # at all points
@@ -309,6 +310,7 @@ def test_points_give_a_convolution(num_results, num_weights):
     np.testing.assert_allclose(found, np.correlate(x, w, "valid"), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_points_cost_few_digits(monkeypatch):
     """Of 32 channels and 5 x 5 weights, the largest that there are points for."""
     rng = np.random.default_rng(0)

@@ -35,8 +35,13 @@ def split(num_examples):
 DATA = pj.FederatedData(split(6), split(2), split(3), np.zeros(4, np.int32))
 
 
-def with_nan(params):
-    return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), params)
+def with_nan(variables):
+    def filled(tree, value):
+        return jax.tree.map(lambda leaf: np.full(leaf.shape, value, leaf.dtype), tree)
+
+    return variables._replace(
+        params=filled(variables.params, np.nan), stats=filled(variables.stats, 1)
+    )
 
 
 def tokens(**more):
@@ -77,8 +82,8 @@ def test_item_3_predictions_that_are_not_finite_are_wrong(task, batch):
     if batch is None:
         batch = {"x": jnp.ones((2, 5)), "y": jnp.zeros(2, jnp.int32)}
     batch = {"valid": jnp.ones(2, bool)} | batch
-    start = task.init(jax.random.key(0))
-    found = task.evaluate(start._replace(params=with_nan(start.params)), batch)
+    start = jax.eval_shape(task.init, jax.random.key(0))
+    found = jax.jit(task.evaluate)(with_nan(start), batch)
     assert float(found["accuracy"].weight) == 2
     assert float(found["accuracy"].total) == 0
     if "f1" in found:
@@ -121,7 +126,13 @@ def test_item_3_a_rate_that_is_too_high_shows_in_the_metrics():
 
 
 @pytest.mark.parametrize(
-    "keys", [jax.random.key(0), jax.random.split(jax.random.key(0), 2)]
+    "keys",
+    [
+        jax.random.key(0),
+        pytest.param(
+            jax.random.split(jax.random.key(0), 2), marks=pytest.mark.slow, id="two"
+        ),
+    ],
 )
 def test_item_3_simulate_warns_once(keys):
     """At the first evaluation after one agent's model is not finite."""

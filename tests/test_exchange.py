@@ -127,7 +127,7 @@ class TestChannel:
 def weighted(draw):
     """A mixing matrix, which of its messages arrive, and its rows as a dense matrix."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    num_agents, width = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    num_agents, width = draw(st.sampled_from([(1, 1), (3, 5), (6, 1), (6, 4)]))
     own = np.arange(num_agents, dtype=np.int32)
     ids = np.tile(own[:, None], (1, width))
     for row in ids:  # some slots are padding
@@ -141,7 +141,7 @@ def weighted(draw):
 
 
 class TestLostMessages:
-    @settings(max_examples=25)  # every shape compiles
+    @settings(max_examples=25)
     @given(weighted())
     def test_rows_still_sum_to_one(self, drawn):
         peers, arrived = drawn
@@ -157,7 +157,7 @@ class TestLostMessages:
         own = np.broadcast_to(peers.ids[:, :1], is_lost.shape)
         assert (np.asarray(found.ids)[is_lost] == own[is_lost]).all()
 
-    @settings(max_examples=25)  # every shape compiles
+    @settings(max_examples=25)
     @given(weighted())
     def test_or_the_weight_is_gone(self, drawn):
         peers, arrived = drawn
@@ -563,8 +563,10 @@ class TestScoresBefore:
         [
             (neighbor_averaging(), GRAPH, {}),
             pytest.param(neighbor_averaging(mix_first=True), GRAPH, {}, marks=SLOW),
-            (sgp_protocol(), GRAPH, {}),
-            (d2_protocol(), generators.ring(NUM_AGENTS + 1), {}),
+            pytest.param(sgp_protocol(), GRAPH, {}, marks=SLOW),
+            pytest.param(
+                d2_protocol(), generators.ring(NUM_AGENTS + 1), {}, marks=SLOW
+            ),
             pytest.param(gosgd_protocol(0.5), GRAPH, {}, marks=SLOW),
             pytest.param(neighbor_averaging(), GRAPH, {"channel": HALF}, marks=SLOW),
             (sgp_protocol(), SEQUENCE, {"channel": HALF, **CHANGING}),

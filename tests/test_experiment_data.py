@@ -51,7 +51,15 @@ def layout(experiment, num_inputs, num_classes):
     return ()
 
 
-@pytest.mark.parametrize("experiment", list(SMALL))
+def marked(experiments, *slow):
+    """Those that read data as the others do, and train longer."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow) if name in slow else name
+        for name in experiments
+    ]
+
+
+@pytest.mark.parametrize("experiment", marked(SMALL, "connections", "combination"))
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_own_npz(run, tmp_path, experiment):
     """Images with names of users and of classes."""
@@ -73,7 +81,9 @@ def test_own_npz(run, tmp_path, experiment):
     assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
 
-@pytest.mark.parametrize("experiment", ["mnist", "connections", "compare"])
+@pytest.mark.parametrize(
+    "experiment", marked(["mnist", "connections", "compare"], "connections", "compare")
+)
 def test_tensorflow_datasets(run, tmp_path, experiment):
     """Mocked images; the flag alone says which data set it is."""
     tfds = pytest.importorskip("tensorflow_datasets")
@@ -101,7 +111,7 @@ def test_data_without_users_is_refused_where_users_are_agents(run, tmp_path, cap
     assert "at least 2 users are needed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("experiment", ["femnist", "compare"])
+@pytest.mark.parametrize("experiment", marked(["femnist", "compare"], "compare"))
 def test_sqlite_files_of_tensorflow_federated(run, tmp_path, experiment):
     rng = np.random.default_rng(0)
     rows = [

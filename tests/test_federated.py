@@ -830,8 +830,16 @@ def combination_method(agent_loop):
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+def marked(*slow):
+    """All methods; each is quick enough for one half of the contract."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow) if name in slow else name
+        for name in METHODS
+    ]
+
+
 class TestContract:
+    @pytest.mark.parametrize("method", marked("combination"))
     def test_seeds_side_by_side_and_agents_in_place_give_the_same(self, method):
         world = network_world()
         keys = jax.random.split(jax.random.key(3), 2)
@@ -856,6 +864,7 @@ class TestContract:
         for one, other in zip(*map(jax.tree.leaves, results), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.parametrize("method", marked("fedcurv"))
     def test_traces_once(self, method):
         algorithm = METHODS[method](agent_loop=IN_PLACE)
         traces = []

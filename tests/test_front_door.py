@@ -183,7 +183,10 @@ def check_run(name):
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n == "pens" else n for n in QUICK],
+)
 def test_trains_an_ordinary_network(name):
     check_run(name)
 
@@ -330,6 +333,7 @@ class TestSimulate:
         with pytest.raises(pj.InputError, match=r"keys \[S\] of several runs"):
             pj.simulate(keys.reshape(1, 3), self.method, DATA, 1)
 
+    @pytest.mark.slow
     def test_runs_whose_inputs_differ_go_one_after_the_other(self):
         method = build("p2p_bn")
         keys = jax.random.split(jax.random.key(1), 2)
@@ -450,7 +454,9 @@ class TestBeforeAndAfter:
             values = set(jax.eval_shape(method.evaluate, models, DATA))
             assert values & both == scores, name
 
-    @pytest.mark.parametrize("name", ["dpsgd", "fedavg"])
+    @pytest.mark.parametrize(
+        "name", ["dpsgd", pytest.param("fedavg", marks=pytest.mark.slow)]
+    )
     def test_on_request(self, name):
         """The exchange is kept pending, and nothing else changes."""
         plain = run(build(name), num_rounds=3)
@@ -539,8 +545,12 @@ def test_norm_by_class_stays_or_travels():
     """FedBN keeps scale, bias and statistics; SiloBN statistics; others send all."""
     results = {}
     for name, rule in (("fed", pj.FED_BN), ("silo", pj.SILO_BN), ("full", pj.FULL)):
-        (last,) = run(build("fedavg", local_patterns=rule), eval_every=2)
-        results[name] = last.state.variables
+        method = build("fedavg", local_patterns=rule)
+        inputs = method.plan(np.random.default_rng(0), DATA, 1)
+        state, step = initial_state(KEY, method, DATA), jax.jit(method.round)
+        one = jax.tree.map(lambda leaf: leaf[0], inputs)
+        state, _ = step(KEY, jnp.int32(0), one, state, DATA)
+        results[name] = state.variables
 
     def differ(tree):
         return any(

@@ -203,6 +203,7 @@ def rotated_digits(seed, quarter_turns, size):
     )
 
 
+@pytest.mark.slow
 def test_agents_with_digits_of_the_same_rotation_find_each_other():
     truth = np.repeat(np.arange(3), 3)
     scheme = Scheme(((64, 30, 20, 10),) * 9)

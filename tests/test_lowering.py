@@ -23,7 +23,15 @@ from p2pjax.training import agent_loop
 from p2pjax.types import Algorithm
 
 
-@pytest.mark.parametrize("name", every_algorithm.EVERY)
+def marked(*slow):
+    """All rows; these take longest, and have relatives among the others."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow) if name in slow else name
+        for name in every_algorithm.EVERY
+    ]
+
+
+@pytest.mark.parametrize("name", marked("p2p_bn, next words"))
 def test_vmapped_round_lowers(name):
     method, world = every_algorithm.build(name, agent_loop.VMAP)
     assert_lowers(method, world)
@@ -103,7 +111,7 @@ def assert_can_be_donated(method, world):
     assert len({id(leaf) for leaf in (*keys, key)}) == 1 + len(keys)
 
 
-@pytest.mark.parametrize("name", every_algorithm.EVERY)
+@pytest.mark.parametrize("name", marked("p2p_bn, next words", "virtual"))
 def test_initial_states_can_be_donated(name):
     method, world = every_algorithm.build(name, agent_loop.VMAP)
     assert_can_be_donated(method, world)

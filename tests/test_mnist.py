@@ -204,13 +204,15 @@ def test_peers_permuted_and_train_sizes(config, blocks):
         global_models.permuted(config(), CLASSIC, blocks, (17,))
 
 
-SLOW = pytest.mark.slow  # these differ from the others in their data only
+SLOW = pytest.mark.slow  # they go the ways of test_experiments, on other data
 
 
 @pytest.mark.parametrize(
     "args, figure, num_lines",
     [
-        (("--study=level", "--values=4,8"), "accuracy_by_level", 4),
+        pytest.param(
+            ("--study=level", "--values=4,8"), "accuracy_by_level", 4, marks=SLOW
+        ),
         pytest.param(
             ("--study=convergence", "--average_every=2"),
             "accuracy_by_round",

@@ -1,5 +1,7 @@
 """Agents with different tasks: receive rule, encoder freeze, memory, the oracle."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -300,26 +302,31 @@ def in_sequence(
         (number, one_agent(state.agents, groups, number), False)
         for number in range(num_agents)
     ]
-    steps = [jax.jit(adam(group.task).step) for group in groups]
     largest = [
         next(iter(part.values())).shape[1] for part in world.train.examples.parts
     ]
     num_frozen = 0
+
+    @partial(jax.jit, static_argnums=0)
+    def take_step(number, step, own, variables, opt_state, extra):
+        sampler = samplers.shuffled_epochs(batch_size, largest[number])
+        batch = samplers.take_batch(
+            own.examples, sampler(jax.random.key(0), step, own.size)
+        )
+        learner = adam(groups[number].task)
+        return learner.step(jax.random.key(0), variables, opt_state, batch, extra)
 
     def train(number, agent, model):
         nonlocal num_frozen
         _, (variables, opt_state, num_epochs), is_frozen = model
         num_frozen += is_frozen
         own = one_agent(world.train, groups, agent)
-        sampler = samplers.shuffled_epochs(batch_size, largest[task[agent]])
         per_epoch = -(-int(own.size) // batch_size)
         extra = StepContext(frozen={"encoder": jnp.asarray(bool(is_frozen))})
         for k in range(per_epoch):
             step = jnp.int32(int(num_epochs) * per_epoch + k)
-            draw = sampler(jax.random.key(0), step, jnp.int32(own.size))
-            batch = samplers.take_batch(own.examples, draw)
-            variables, opt_state, _ = steps[task[agent]](
-                jax.random.key(0), variables, opt_state, batch, extra
+            variables, opt_state, _ = take_step(
+                int(task[agent]), step, own, variables, opt_state, extra
             )
         return agent, Agent(variables, opt_state, num_epochs + 1), False
 
@@ -340,7 +347,9 @@ def in_sequence(
     return *([model for _, model, _ in some] for some in (last, averaged)), num_frozen
 
 
-@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@pytest.mark.parametrize(
+    "agent_loop", [IN_PLACE, pytest.param(VMAP, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("freezes", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("loss", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
@@ -375,7 +384,9 @@ def test_waves_equal_the_oracle_with_two_tasks(agent_loop, freezes, loss):
         assert differs
 
 
-@pytest.mark.parametrize("agent_loop", [IN_PLACE, VMAP])
+@pytest.mark.parametrize(
+    "agent_loop", [pytest.param(IN_PLACE, marks=pytest.mark.slow), VMAP]
+)
 @jax.numpy_dtype_promotion("standard")
 def test_heads_never_meet_those_of_another_task(agent_loop):
     """Heads of task 1 are not numbers, and nobody else notices."""
@@ -607,6 +618,7 @@ def test_a_frozen_encoder_and_its_moments_stay_bit_identical(case):
             assert np.asarray(old).tobytes() != np.asarray(new).tobytes()
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_token_tasks_read_what_they_should():
     """The mask sees nothing behind it; padding and what is not valid do not count."""
@@ -655,6 +667,7 @@ def test_parameters_as_published():
     assert size(tagging(bert_tiny(), 16, labels)) + 16_512 == 4_387_468
 
 
+@pytest.mark.slow  # test_lowering has it with linear networks
 @jax.numpy_dtype_promotion("standard")
 def test_vmapped_round_lowers():
     _, world, method = token_case(agent_loop=VMAP, max_width=4)

@@ -67,6 +67,7 @@ def test_mono_is_one_task_and_mt_two(parse):
         assert values["ua_speakers"].shape == values["ua_speakers_2"].shape == ()
 
 
+@pytest.mark.slow
 def test_runs_in_parts_have_the_data_of_the_whole(parse):
     args = (*SMALL, "--methods=mt", "--graphs=random")
     whole = study.make_jobs(parse(*args, "--num_runs=2", experiment="multi_task"))

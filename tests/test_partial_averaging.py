@@ -391,7 +391,7 @@ def unflat(values, like):
     return network
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("rate", [pytest.param(0.01, marks=pytest.mark.slow), 0.1, 1.0])
 def test_equals_centralized_sgd(rate):
     assert largest_difference(rate=rate) <= 1e-12
 
@@ -656,7 +656,14 @@ REALISATIONS = {
 }
 
 
-@pytest.mark.parametrize("realisation", REALISATIONS)
+@pytest.mark.parametrize(
+    "realisation",
+    [
+        pytest.param("server", marks=pytest.mark.slow),
+        "gossip",
+        pytest.param("pairs", marks=pytest.mark.slow),
+    ],
+)
 def test_dynamic_averaging_without_a_limit_is_averaging(realisation):
     """Everybody has drifted by more than zero after a mini-batch."""
     world = random_world(np.random.default_rng(0), 4, 6, 3)

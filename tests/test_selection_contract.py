@@ -73,7 +73,7 @@ METHODS = {
 }
 # Whose programs take longest to compile, and others that share their parts.
 SLOW = {"dac_probe", "panm_probe", "panm_capped", "pens_with_views", "l2c"}
-SLOW |= {"pens_capped", "l2c_capped_with_views"}
+SLOW |= {"pens_capped", "dac_capped_with_views", "l2c_capped_with_views"}
 CAPS = {
     "panm_capped": 2,
     "dac_capped_with_views": 2,
@@ -267,7 +267,6 @@ FOUR_AGENTS = {
     "diple_cycle": {"graph": GRAPH},
     "d_cliques": {"num_agents": 4},
 }
-QUICK = ("pens",)
 
 
 def build_on(selection, agent_loop):
@@ -276,12 +275,13 @@ def build_on(selection, agent_loop):
     )
 
 
-@pytest.mark.parametrize("name", marked(ALGORITHMS, lambda name: name not in QUICK))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_several_devices_give_the_numbers_of_one(name):
     world = random_world(8)
     agent_loop = VMAP if name == "l2c_bilevel" else IN_PLACE
     results = []
-    for num_devices in (1, 4) if name in QUICK else (1, 2, 4):
+    for num_devices in (1, 2, 4):
         algorithm = ALGORITHMS[name](agent_loop=agent_loop)
         with jax.set_mesh(sharding.agents_mesh(8, num_devices)):
             states, info = run(algorithm, sharding.place(world), 6)

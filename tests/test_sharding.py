@@ -37,7 +37,7 @@ def final(algorithm, task, world):
 @pytest.mark.parametrize(
     "realisation, agent_loop",
     [
-        ("server", IN_PLACE),
+        pytest.param("server", IN_PLACE, marks=pytest.mark.slow),
         ("gossip", IN_PLACE),
         pytest.param("pairs", IN_PLACE, marks=pytest.mark.slow),
         ("server", VMAP),

@@ -1,5 +1,7 @@
 """What tasks make of their examples, however many are evaluated at once."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,11 +12,23 @@ from p2pjax.tasks import _classification, losses
 from p2pjax.tasks._classification import BLOCK, classification
 
 
+@cache
+def values_and_gradient(block):
+    """Traced while `BLOCK` is `block`, compiled once for all numbers of examples."""
+    module = cnn.CNN((3,), (4,), 3, kernel_size=3)
+    task = classification(module, (8, 8, 1), losses.softmax_cross_entropy)
+
+    def loss(variables, batch):
+        sums = task.evaluate(variables, batch)
+        return sums["loss"].total, sums
+
+    return jax.jit(task.init), jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
 def evaluated(num_examples, num_valid, block, monkeypatch):
     """Sums over the valid examples, and the gradient of the loss."""
     monkeypatch.setattr(_classification, "BLOCK", block)
-    module = cnn.CNN((3,), (4,), 3, kernel_size=3)
-    task = classification(module, (8, 8, 1), losses.softmax_cross_entropy)
+    init, value_and_gradient = values_and_gradient(block)
     rng = np.random.default_rng(0)
     batch = {
         "x": rng.normal(size=(num_examples, 8, 8, 1)).astype(np.float32),
@@ -22,13 +36,7 @@ def evaluated(num_examples, num_valid, block, monkeypatch):
         "valid": np.arange(num_examples) < num_valid,
     }
     batch["x"][num_valid:] = 1e3  # must not count
-    variables = task.init(jax.random.key(0))
-
-    def loss(variables):
-        sums = task.evaluate(variables, batch)
-        return sums["loss"].total, sums
-
-    (_, sums), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(variables)
+    (_, sums), gradient = value_and_gradient(init(jax.random.key(0)), batch)
     return sums, gradient
 
 

@@ -1,5 +1,7 @@
 """The agent loop's forms agree; learners do what their names say."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,26 +55,23 @@ def setup(rng, sizes=None):
     return task, agents, jax.vmap(task.init)(keys)
 
 
-@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 2, 3, 7, 50])
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_all_forms_of_the_agent_loop_agree(agent_loop, one_by_one):
+@cache
+def trained(agent_loop, one_by_one):
+    """By one form of the agent loop; many are compared with the same one."""
     task, agents, variables = setup(np.random.default_rng(0))
     learner = gradient_descent(task, optax.sgd(0.3, momentum=0.9))
     learner = per_sample(learner) if one_by_one else learner
-    results = []
-    for form in (VMAP, agent_loop):
-        train = local_training.local_training(
-            learner, samplers.cyclic_window(4), 3, form
-        )
-        results.append(
-            jax.jit(train)(
-                jax.random.key(1),
-                jnp.int32(0),
-                variables,
-                jax.vmap(learner.init)(variables),
-                agents,
-            )
-        )
+    train = local_training.local_training(
+        learner, samplers.cyclic_window(4), 3, agent_loop
+    )
+    state = jax.vmap(learner.init)(variables)
+    return jax.jit(train)(jax.random.key(1), jnp.int32(0), variables, state, agents)
+
+
+@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 2, 3, 7, 50])
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_all_forms_of_the_agent_loop_agree(agent_loop, one_by_one):
+    results = [trained(form, one_by_one) for form in (VMAP, agent_loop)]
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
@@ -96,15 +95,17 @@ def test_one_step_in_place_copies_nobody_elses_state():
     assert not [line for line in copies if shape in line]
 
 
-@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 3, 50])
-def test_all_forms_evaluate_alike(agent_loop):
+@cache
+def evaluated(agent_loop):
     sizes = np.asarray([9, 1, 2, 3, 4, 5, 6], np.int32)
     task, agents, variables = setup(np.random.default_rng(0), sizes)
     world = FederatedData(agents, agents, agents, np.zeros(NUM_AGENTS, np.int32))
-    one, other = (
-        jax.jit(on_test_sets(task, form))(Models(variables), world)
-        for form in (VMAP, agent_loop)
-    )
+    return jax.jit(on_test_sets(task, agent_loop))(Models(variables), world)
+
+
+@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 3, 50])
+def test_all_forms_evaluate_alike(agent_loop):
+    one, other = evaluated(VMAP), evaluated(agent_loop)
     assert set(one) == {"accuracy", "diverged", "loss"}
     for name, expected in one.items():
         np.testing.assert_allclose(other[name], expected, rtol=1e-6, atol=1e-6)

@@ -1,5 +1,6 @@
 """Asynchronous protocols, and methods that choose their peers by evaluating them."""
 
+import itertools
 from collections.abc import Sequence
 
 from experiments.bench.harness import (
@@ -10,10 +11,13 @@ from experiments.bench.harness import (
     Workload,
     amount,
     cpu_milliseconds,
+    gigabytes,
+    milliseconds,
     rate,
     speedups,
     torch_systems,
 )
+from experiments.bench.inputs import Training
 
 
 def events(
@@ -98,3 +102,44 @@ def selection(
         return speedups(found[speed.name]) | cheaper
 
     return Suite((speed, cost), ratios)
+
+
+def adversity(
+    num_agents: int = 1000,
+    widths: Sequence[int] = (784, 126, 10),
+    degree: int = 6,
+    batch_size: int = 32,
+    num_rounds: int = 2,
+) -> Suite:
+    """A lossy, compressed, attacked and robust round beside the plain one.
+
+    The loop of PyTorch does the exchange alone, receiver by receiver.
+    """
+    network = {"kind": "mlp", "widths": list(widths)}
+    want = Training(
+        network, num_agents, batch_size, 1, num_rounds, num_examples=batch_size
+    )
+    size = {"setting": want._asdict(), "degree": degree, "num_devices": NUM_CORES}
+    systems = {
+        name: System("p2pjax_adversity", "rounds", {**size, "adverse": adverse})
+        for name, adverse in (("p2pjax", True), ("p2pjax_plain", False))
+    }
+    columns = sum((a + 1) * b for a, b in itertools.pairwise(widths))
+    exchange = {"num_agents": num_agents, "num_columns": columns, "degree": degree}
+    timed = {**systems, **torch_systems("adverse_exchange", exchange)}
+    workloads = (
+        Workload("round", "ms", milliseconds, timed),
+        Workload("memory", "GB", gigabytes, systems),
+    )
+
+    def ratios(found: Medians) -> dict[str, float]:
+        times = dict(found["round"])
+        mine, plain = times.pop("p2pjax"), times.pop("p2pjax_plain")
+        held = found["memory"]
+        return {
+            "time: adverse/plain": mine / plain,
+            "memory: adverse/plain": held["p2pjax"] / held["p2pjax_plain"],
+            **{f"{name}, exchange alone/p2pjax": t / mine for name, t in times.items()},
+        }
+
+    return Suite(workloads, ratios)

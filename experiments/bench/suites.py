@@ -21,6 +21,7 @@ SUITES: dict[str, Callable[..., Suite]] = {
     "slices": mixing_suites.slices,
     "selection": protocol_suites.selection,
     "events": protocol_suites.events,
+    "adversity": protocol_suites.adversity,
     "scale": limit_suites.scale,
     "memory": limit_suites.memory,
     "compile": limit_suites.compilation,

@@ -247,3 +247,36 @@ def mixing(num_agents: int, num_columns: int, degree: int, threads: int) -> Call
         return 1.0
 
     return run
+
+
+def adverse_exchange(
+    num_agents: int, num_columns: int, degree: int, threads: int
+) -> Callable:
+    """8 bits, a tenth of ALIE, losses, ClippedGossip: receiver by receiver."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    ids = torch.from_numpy(inputs.peer_ids(num_agents, degree)).long()
+    weight = 1 / (1 + degree)
+    held = torch.randn(num_agents, num_columns)
+    is_byzantine = torch.arange(num_agents) % 10 == 0
+
+    def run() -> float:
+        nonlocal held
+        scale = held.abs().amax(1, keepdim=True) / 127
+        sent = (held / scale).round() * scale
+        honest = sent[~is_byzantine]
+        sent[is_byzantine] = honest.mean(0) + 1.5 * honest.std(0)
+        out = torch.empty_like(held)
+        for i in range(num_agents):
+            arrived = torch.rand(degree) > 0.3
+            messages = sent[ids[i, 1:][arrived]]
+            gaps = messages - held[i]
+            lengths = gaps.norm(dim=1)
+            nearest = lengths.sort().values[:-1]  # the weight of one may be hostile
+            radius = nearest.square().sum().sqrt()
+            factor = (radius / lengths.clamp_min(1e-30)).clamp_max(1)
+            out[i] = held[i] + weight * (factor[:, None] * gaps).sum(0)
+        held = out
+        return 1.0
+
+    return run

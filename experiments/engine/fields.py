@@ -20,6 +20,10 @@ TOPICS = (STUDY, DATA, TRAINING, RESULTS, MACHINE, PROCESSES)
 MOST = 2**31 - 1  # of whole numbers: JAX counts with 32 bits
 
 
+# Computation is in single precision: beyond, numbers become infinite or 0 in silence.
+_SMALLEST, _LARGEST = 1.4e-45, 3.4e38
+
+
 def _field(
     default: Any,
     help_text: str,
@@ -274,6 +278,11 @@ def _number_in(
             raise ValueError(f"need a number, got '{value}'") from error
         if not math.isfinite(found):
             raise ValueError(f"need a finite number, got {found}")
+        if abs(found) > _LARGEST or 0 < abs(found) < _SMALLEST:
+            raise ValueError(
+                f"need a number of single precision, 0 or {_SMALLEST:.2g} to "
+                f"{_LARGEST:.2g}, got {found:g}"
+            )
         if above is not None and not found > above:
             raise ValueError(f"need more than {above:g}, got {found:g}")
         if at_least is not None and found < at_least:

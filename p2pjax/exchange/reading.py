@@ -70,6 +70,8 @@ class Reader(NamedTuple):
     format: Format | None = None  # of messages that are decoded where they are read
     scale: Array | float = 1.0  # of the attack; [N] where it was searched
     hostile_measures: tuple[Array | None, ...] = ()  # [N] or [1] of each part
+    # leaves [1, ...]: what attackers send, where it is the same for all receivers
+    common: dict[int, Array] | None = None
     measured: PyTree = None  # `Attack.measure` of all blocks
     block_bytes: int = BLOCK_BYTES  # the same for all passes: noise depends on blocks
 
@@ -135,7 +137,7 @@ def see(reader: Reader, spot: Spot, own: Array | None = None) -> Seen:
     hostile = _decoded(
         reader,
         reader.hostile_measures[spot.part],
-        at_scale(hostile_rows(reader, spot, own), reader.scale),
+        _hostile(reader, spot, own),
     )
     if not _attack(reader).per_sender:
         return Seen(mine, rows, rows, hostile)
@@ -199,24 +201,50 @@ def prepared_reader(reader: Reader) -> Reader:
 
 def with_scale(reader: Reader, scale: Array | float) -> Reader:
     """With the factor of the attack, and what the format must know of hostile rows."""
-    reader = reader._replace(scale=scale)
+    reader = reader._replace(scale=scale, common=None)
     if reader.attack is None or reader.attack.hostile is None:
         return reader
+    shape = jax.eval_shape(lambda: _hostile(reader, _first_spot(reader), None)).shape
+    if shape[0] == 1:  # a few numbers, computed once for all passes
+        reader = reader._replace(common=_common(reader))
     measures: list[Array | None] = [None] * len(reader.parts)
     measure = None if reader.format is None else reader.format.measure
     if measure is None:
         return reader._replace(hostile_measures=tuple(measures))
 
     def largest(found: Array, spot: Spot) -> Array:
-        rows = at_scale(hostile_rows(reader, spot), scale)
-        rows = jnp.broadcast_to(rows, (len(reader.owner), rows.shape[1]))
+        rows = _hostile(reader, spot, None)
         return jnp.maximum(found, jax.vmap(measure)(rows))
 
     for number, part in enumerate(reader.parts):
         if not part.is_statistic:
-            none = jnp.zeros(len(reader.owner), reader.own[part.leaf].dtype)
+            none = jnp.zeros(shape[0], reader.own[part.leaf].dtype)
             measures[number] = fold(reader, largest, none, only=number)
     return reader._replace(hostile_measures=tuple(measures))
+
+
+def _hostile(reader: Reader, spot: Spot, own: Array | None) -> Array:
+    """What attackers send in a block, `[N, c]` or `[1, c]`, before its format."""
+    if reader.common is not None:
+        leaf = reader.common[reader.parts[spot.part].leaf]
+        return columns(leaf, spot.at, spot.sizes)
+    return at_scale(hostile_rows(reader, spot, own), reader.scale)
+
+
+def _common(reader: Reader) -> dict[int, Array]:
+    def write(leaf: Array, spot: Spot) -> Array:
+        rows = _hostile(reader, spot, None)
+        return jax.lax.dynamic_update_slice(
+            leaf, rows.reshape(1, *spot.sizes[1:]), spot.at
+        )
+
+    found: dict[int, Array] = {}
+    for number, part in enumerate(reader.parts):
+        if not part.is_statistic:
+            own = reader.own[part.leaf]
+            leaf = found.get(part.leaf, jnp.zeros((1, *own.shape[1:]), own.dtype))
+            found[part.leaf] = fold(reader, write, leaf, only=number)
+    return found
 
 
 def remembered(reader: Reader, memory: list[Array]) -> list[Array]:
@@ -251,7 +279,6 @@ def _decoded_rows(reader: Reader, spot: Spot, own: Array | None) -> Array:
 def _decoded(reader: Reader, measure: Array | None, rows: Array) -> Array:
     if measure is None or reader.format is None or reader.format.decode is None:
         return rows
-    rows = jnp.broadcast_to(rows, (measure.shape[0], rows.shape[1]))
     return jax.vmap(reader.format.decode)(measure, rows)
 
 

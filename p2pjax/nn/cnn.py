@@ -24,7 +24,7 @@ class CNN(nn.Module):
 
     >>> import jax, jax.numpy as jnp
     >>> import p2pjax as pj
-    >>> network, images = pj.nn.CNN((6, 16), (120,), 10), jnp.ones((4, 28, 28, 1))
+    >>> network, images = pj.nn.CNN((6,), (20,), 10), jnp.ones((4, 28, 28, 1))
     >>> network.apply(network.init(jax.random.key(0), images), images).shape
     (4, 10)
 
@@ -105,7 +105,8 @@ def cifar_cnn_table() -> CNN:
     >>> import jax, jax.numpy as jnp
     >>> import p2pjax as pj
     >>> network, images = pj.nn.cifar_cnn_table(), jnp.ones((4, 32, 32, 3))
-    >>> network.apply(network.init(jax.random.key(0), images), images).shape
+    >>> logits, _ = jax.eval_shape(network.init_with_output, jax.random.key(0), images)
+    >>> logits.shape
     (4, 10)
     """
     return CNN((6, 16), (128,), 10, kernel_size=5, pool=3)
