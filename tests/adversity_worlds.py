@@ -250,15 +250,32 @@ def one_of(names, choice):
     return chosen[0]._replace(hostile=hostile, scale=1.0)
 
 
-def exchanged(given, choice=0, *, format="exact", names=(), rule=None, num_attached=0):
+def sent_numbers(given, number, *, rule):
+    """Leaves after an exchange in which attackers send one number for all."""
+    attack = ATTACKS["alie"][0]._replace(
+        hostile=lambda scene: Hostile(jnp.full_like(scene.rows[:1], number))
+    )
+    return exchanged(given, rule=rule, attack=attack)
+
+
+def exchanged(
+    given,
+    choice=0,
+    *,
+    format="exact",
+    names=(),
+    rule=None,
+    num_attached=0,
+    attack=None,
+):
     """Leaves after an exchange of the package; all of `given` may be traced."""
-    attack = one_of(names, choice) if names else None
+    attack = one_of(names, choice) if names else attack
     if attack is not None and num_attached:
         attack = attack._replace(byzantine=(), num_attached=num_attached)
     rule = None if rule is None else CASES[rule].rule
     plan = plan_of(given.slots.shape[0])
     exchange = make_exchange(plan, FORMATS[format] or channel.PERFECT, attack, rule)
-    memory = Memory(attackers=Attackers(given.is_byzantine)) if names else ()
+    memory = () if attack is None else Memory(attackers=Attackers(given.is_byzantine))
     key, t = the_key(), jnp.int32(T)
     sent, _ = transmit(exchange, key, t, given.models, memory, given.before)
 

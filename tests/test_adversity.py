@@ -4,6 +4,7 @@ from functools import partial
 
 import adversity_worlds as worlds
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from adversity_worlds import NUM_ATTACHED, PER_RECEIVER, expected, setting
@@ -126,3 +127,17 @@ def test_what_is_not_finite_is_not_there(rule, double_precision, compiled_quickl
     check(found, expected(given, rule=rule), is_sound)
     for leaf in found:
         assert np.isfinite(np.asarray(leaf)[is_sound]).all()
+
+
+@pytest.mark.parametrize(
+    "rule", [n if n == "multi_krum" else pytest.param(n, marks=SLOW) for n in CASES]
+)
+def test_hostile_numbers_are_contained(rule, compiled_quickly):
+    """In single precision: what attackers send overflows, or is no number."""
+    given = jax.tree.map(lambda leaf: jnp.asarray(leaf), NARROW)
+    bad = jnp.array([jnp.nan, jnp.inf, -jnp.inf, 3e38, -1e30, 1e19])
+    run = jax.jit(partial(worlds.sent_numbers, rule=rule))
+    is_honest = ~NARROW.is_byzantine
+    for number in bad:
+        for leaf in run(given, number):
+            assert np.isfinite(np.asarray(leaf)[is_honest]).all(), float(number)

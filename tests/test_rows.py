@@ -201,3 +201,24 @@ def test_the_majority_label_of_training_on_the_test():
 def test_accuracies_of_classes_are_means_over_agents_who_have_them():
     values = np.array([[0.5, np.nan, np.nan], [1.0, 0.25, np.nan]])
     assert rows._over_agents(values) == [0.75, 0.25, None]
+
+
+def test_means_are_over_honest_agents():
+    """Of an honest agent that diverged it is told."""
+    tally = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    info = TWO_ROUNDS._replace(train_loss=np.float32([[1, 1, 1], [9, 2, 4]]))
+    used = Used(*np.zeros(5, np.int64))
+
+    def row(accuracy, diverged):
+        values = {"accuracy": np.array(accuracy), "diverged": np.array(diverged)}
+        return rows.metrics_row({}, tally, used, values, info, CLUSTER, {})
+
+    found = row([np.nan, 0.25, 0.75], [np.nan, 0.0, 0.0])
+    assert found["accuracy"] == 0.5 and found["train_loss"] == 3
+    assert found["num_byzantine"] == 1 and found["num_diverged"] == 0
+    assert found["messages"] == row([0.0] * 3, [0.0] * 3)["messages"]
+    found = row([np.nan, np.nan, 0.75], [np.nan, 1.0, 0.0])
+    assert np.isnan(found["accuracy"]) and found["num_diverged"] == 1
+    plain = row([0.0, 0.5, 1.0], [0.0] * 3)
+    assert plain["accuracy"] == 0.5 and plain["train_loss"] == 5
+    assert "num_byzantine" not in plain
