@@ -9,6 +9,7 @@ import numpy as np
 from experiments.engine.run_folder import Row
 from p2pjax import sharding
 from p2pjax.evaluation import models, statistics
+from p2pjax.evaluation.attacked import is_judged
 from p2pjax.evaluation.test_sets import DIVERGED
 from p2pjax.simulation._used import Used
 from p2pjax.types import Array, FederatedData, Info, Links
@@ -146,9 +147,9 @@ def metrics_row(
 ) -> Row:
     """One evaluation of one run.
 
-    Values per agent become their mean; accuracy and messages are also kept per agent.
-    Of `diverged` it is told how many agents did. Accuracies of classes `[N, k]` become
-    means over the agents who have the class.
+    Values per agent become their mean, over honest agents where some attack; accuracy
+    and messages are also kept per agent. Of `diverged` it is told how many agents did.
+    Accuracies of classes `[N, k]` become means over the agents who have the class.
 
     Args:
       name: scheme, setting and run.
@@ -160,15 +161,19 @@ def metrics_row(
       facts: what else is known about the run.
     """
     size = tally.sent.shape  # (N,)
-    means = {
-        n: v.mean() if v.shape == size else _over_agents(v) if n == BY_CLASS else v
-        for n, v in values.items()
-        if n != DIVERGED
-    }
+    judged = is_judged(values)
+    judged = np.ones(size, bool) if judged is None else judged
+
+    def summed_up(name: str, value: np.ndarray) -> Any:
+        if value.shape == size:
+            return value[judged].mean()
+        return _over_agents(value) if name == BY_CLASS else value
+
+    means = {n: summed_up(n, v) for n, v in values.items() if n != DIVERGED}
     row = name | {
         "round": tally.num_rounds,
         **means,
-        "train_loss": info.train_loss[-1].mean(),
+        "train_loss": np.asarray(info.train_loss[-1])[judged].mean(),
         "messages": tally.sent.mean(),
         "bytes": tally.payload * models.BYTES_PER_PARAMETER,
         "steps": int(used.steps) / size[0],
@@ -176,6 +181,8 @@ def metrics_row(
     }
     if DIVERGED in values:
         row["num_diverged"] = len(diverged_agents(values))
+    if not judged.all():
+        row["num_byzantine"] = int((~judged).sum())
     if tally.sent.any():
         row["gini"] = statistics.gini(tally.sent)
     if info.links is not None and len(np.unique(cluster)) > 1:
@@ -203,7 +210,7 @@ def diverged_agents(values: Mapping[str, np.ndarray]) -> list[int]:
     Args:
       values: of the evaluation; without `diverged` among them no agent has.
     """
-    return np.flatnonzero(values.get(DIVERGED, ())).tolist()
+    return np.flatnonzero(np.nan_to_num(values.get(DIVERGED, ()))).tolist()
 
 
 def _over_agents(values: np.ndarray) -> list[float | None]:

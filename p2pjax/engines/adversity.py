@@ -49,6 +49,12 @@ def check_gossip(
             "Need exchanges that take place at once for losses in bursts, got "
             "score_before=True, which keeps them pending: use score_before=False."
         )
+    if score_before and rule is not None and rule.needs_losses:
+        raise InputError(
+            f"Need exchanges that take place at once for {rule.name}, which tries "
+            "models on data of their receivers, got score_before=True, which keeps "
+            "them pending: use score_before=False."
+        )
     if attack is not None and protocol.attack_refusal:
         raise InputError(protocol.attack_refusal)
     if attack is not None and attack.needs_before and protocol.update_attack_refusal:

@@ -3,6 +3,7 @@
 `engines.stepwise` calls it after local training.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,12 @@ import jax
 from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
 from p2pjax.exchange import shared
 from p2pjax.exchange.pipeline import Exchange, Memory, deliver, transmit
+from p2pjax.exchange.reading import Sent
 from p2pjax.types import Array, Key, Peers, PyTree, Variables
+
+# (what was sent, messages as their senders have them, peers) -> losses [N, K], for
+# rules that try what they receive
+Judge = Callable[[Sent, PyTree, Peers], Array]
 
 
 class Pending(NamedTuple):
@@ -42,6 +48,7 @@ def communicate(
     graph: PyTree,
     step: LocalStep,
     state: GossipState,
+    judge: Judge | None = None,
 ) -> tuple[GossipState, Outgoing, Array]:
     """One communication: the state after it, what was sent and what arrived."""
     outgoing = protocol.send(key, graph, step, state.protocol_state)
@@ -52,6 +59,9 @@ def communicate(
     learned: list[PyTree] = []  # what attackers remember
 
     def combine(peers: Peers, arrived: Array | None = None) -> PyTree:
+        loss = None
+        if judge is not None:
+            loss = judge(sent, outgoing.message, peers)
         models, remembered = deliver(
             exchange,
             key,
@@ -61,6 +71,7 @@ def communicate(
             outgoing.kept,
             lambda owner: peers,
             arrived,
+            loss,
         )
         learned.append(remembered)
         return models

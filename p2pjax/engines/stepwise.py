@@ -28,6 +28,7 @@ from p2pjax.engines.communication import (
     communicate,
     finished,
 )
+from p2pjax.engines.message_losses import judges
 from p2pjax.engines.protocol import GossipProtocol, LocalStep, bytes_sent
 from p2pjax.exchange import shared
 from p2pjax.exchange.attacks import Attack
@@ -245,13 +246,19 @@ def gossip(
             if attack is not None and attack.poison is not None:
                 context = StepContext(is_byzantine=inputs.attackers.is_byzantine)
 
+        judge_of = None
+        if aggregate is not None and aggregate.needs_losses:
+            judge_of = judges(
+                task, exchange, local_updates, batch_size, data, agent_loop
+            )
+
         def one_exchange(number: Array, carry: PyTree) -> PyTree:
             state, totals = carry
             key_train, key_send = jax.random.split(jax.random.fold_in(key, number))
             graph = graph_of(inputs.graph, number)
             if score_before:
                 state = finished(exchange, protocol, state, needs_before)
-            before = shared.shared_leaves(state.variables)
+            before, judge = shared.shared_leaves(state.variables), None
             variables, opt_state, loss, *more = train(
                 key_train,
                 inputs.first_exchange + number,
@@ -260,6 +267,9 @@ def gossip(
                 data.train,
                 *([context] if context.is_byzantine is not None else []),
             )
+            if judge_of is not None:
+                done = inputs.first_exchange + number + 1  # exchanges, with this one
+                judge = judge_of(key_train, done, variables)
             step = LocalStep(before, shared.shared_leaves(variables), *more)
             state = state._replace(variables=variables, opt_state=opt_state)
             if score_before:
@@ -280,6 +290,7 @@ def gossip(
                     graph,
                     step,
                     state,
+                    judge,
                 )
             used = outgoing.sent.astype(jnp.float32)
             if per_exchange:  # the senders change, so they are counted at once

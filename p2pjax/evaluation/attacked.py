@@ -1,9 +1,12 @@
 """Scores where some agents attack: of honest agents only."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from p2pjax.evaluation.test_sets import SCORES, on_test_sets
+from p2pjax.evaluation.test_sets import DIVERGED, SCORES, on_test_sets
 from p2pjax.exchange.attacks import Attack
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
@@ -13,7 +16,7 @@ from p2pjax.types import Array, Evaluate, FederatedData, Models
 def of_honest_agents(
     evaluate: Evaluate, task: Task, attack: Attack, agent_loop: int = AUTO
 ) -> Evaluate:
-    """The same values, NaN for Byzantine agents; take means by `jnp.nanmean`.
+    """The same values, NaN for Byzantine agents: take means over `is_judged`.
 
     Where the attack has a trigger, `attack_success` is the share of triggered test
     examples of other classes that become the attacker's class, `[N]`.
@@ -62,11 +65,31 @@ def of_honest_agents(
         if models.is_byzantine is None:
             return values
         is_byzantine = jnp.asarray(models.is_byzantine)
-        return jax.tree.map(
-            lambda value: jnp.where(
-                is_byzantine.reshape((-1,) + (1,) * (value.ndim - 1)), jnp.nan, value
-            ),
-            values,
-        )
+
+        def of_honest(value: Array) -> Array:
+            if value.shape[:1] != is_byzantine.shape:  # of all agents together
+                return value
+            axes = (-1,) + (1,) * (value.ndim - 1)
+            return jnp.where(is_byzantine.reshape(axes), jnp.nan, value)
+
+        return jax.tree.map(of_honest, values)
 
     return evaluate_fn
+
+
+def is_judged(metrics: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Agents that are honest, by the values of an evaluation, `[N]` or `[S, N]` bool.
+
+    Nothing is known of Byzantine agents, not even whether they have diverged; of agents
+    that have, that is known. None where `diverged` was not evaluated.
+
+    Args:
+      metrics: values of an evaluation, on the host.
+
+    Example:
+      >>> values = {"loss": np.array([1.0, np.nan, np.nan])}
+      >>> is_judged(values | {"diverged": np.array([0.0, 1.0, np.nan])}).tolist()
+      [True, True, False]
+    """
+    diverged = metrics.get(DIVERGED)
+    return None if diverged is None else ~np.isnan(np.asarray(diverged, float))

@@ -12,13 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange import distances, forms
-from p2pjax.exchange.attacks.base import Attack, hostile_slots
 from p2pjax.exchange.attacks.line_search import line_search
-from p2pjax.exchange.compression import Format
+from p2pjax.exchange.class_readers import Manner, class_reader, flattened
 from p2pjax.exchange.encoding import parts_of
 from p2pjax.exchange.losses import lost_to_self
-from p2pjax.exchange.mixing import BLOCK_BYTES, fastest_combine, is_peer
-from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.exchange.mixing import fastest_combine, is_peer
 from p2pjax.exchange.reading import (
     Reader,
     Seen,
@@ -26,22 +24,12 @@ from p2pjax.exchange.reading import (
     Spot,
     columns,
     fold,
-    prepared_reader,
     remembered,
     see,
     with_scale,
 )
 from p2pjax.exchange.robust.base import Rule, convex
 from p2pjax.types import LOCAL, Array, Key, Peers, PyTree
-
-
-class Manner(NamedTuple):
-    """How messages of an exchange are formed, attacked and combined; static."""
-
-    plan: MixPlan
-    format: Format | None = None
-    attack: Attack | None = None
-    rule: Rule | None = None
 
 
 class Finite(NamedTuple):
@@ -83,40 +71,15 @@ def combine(
       arrived: `[N, K]` of the route's peers; None: all that have a weight.
     """
     leaves, structure = jax.tree.flatten(own)
-    flat = _flat(sent)
+    flat = flattened(sent)
     memory = [] if sent.assault is None else jax.tree.leaves(sent.assault.memory)
     parts = parts_of(manner.plan, own)
     for number, owner_class in enumerate(manner.plan.classes):
         if not owner_class.is_shared:
             continue
-        of_class = [i for i, part in enumerate(parts) if part.owner_class == number]
-        peers = route(owner_class.owner)
-        assert isinstance(peers, Peers), "checked by the methods' constructors"
-        reader = Reader(
-            tuple(parts[i] for i in of_class),
-            owner_class.owner,
-            peers,
-            flat._replace(
-                measures=None
-                if flat.measures is None
-                else tuple(flat.measures[i] for i in of_class)
-            ),
-            leaves,
-            manner.attack,
-            format=manner.format,
-            block_bytes=_block_bytes(manner.rule, peers),
-        )
-        if _has_hostile_messages(manner) and _has_parameters(reader):
-            assert sent.assault is not None and manner.attack is not None
-            reader = reader._replace(
-                is_hostile=hostile_slots(
-                    reader.peers, sent.assault.is_byzantine, manner.attack.num_attached
-                )
-            )
-            reader = prepared_reader(reader)
+        reader = class_reader(manner, flat, leaves, parts, number, route)
+        if reader.attack is not None:
             memory = remembered(reader, memory) if memory else memory
-        else:
-            reader = reader._replace(attack=None)
         leaves = _combine_class(manner, reader, extra, arrived)
     models = jax.tree.unflatten(structure, leaves)
     if not memory:
@@ -238,7 +201,7 @@ def _one_block(
     is_inexact = manner.format is not None and not part.is_statistic
     if not is_inexact or manner.rule is not None:
         return forms.own_exact_form(mix_others, own_share, seen.own, seen.rows)
-    decoded = seen.rows
+    decoded = seen.decoded
     if reader.sent.current is not None:
         decoded = columns(reader.sent.current[part.leaf], spot.at, spot.sizes)
     return forms.late_difference_form(
@@ -328,12 +291,13 @@ def _finite(reader: Reader, *, parameters: bool) -> Array:
         return found._replace(hostile=found.hostile & jnp.isfinite(seen.hostile).all(1))
 
     yes = jnp.ones(len(reader.owner), bool)
-    rows, statistics, hostile = fold(reader, add, Finite(yes, yes, yes), statistics=True)
+    start = Finite(yes, yes, yes)
+    rows, statistics, hostile = fold(reader, add, start, statistics=True)
     ids = jnp.asarray(reader.peers.ids)
     found = rows[ids]
-    if reader.is_hostile is not None and reader.attack is not None:
-        if not reader.attack.per_sender:
-            found = jnp.where(reader.is_hostile, hostile[:, None], found)
+    is_per_receiver = reader.attack is not None and not reader.attack.per_sender
+    if is_per_receiver and reader.is_hostile is not None:
+        found = jnp.where(reader.is_hostile, hostile[:, None], found)
     return (found & statistics[ids]).at[:, 0].set(True)
 
 
@@ -346,37 +310,3 @@ def _written(reader: Reader, leaf: Array, spot: Spot, mixed: Array) -> Array:
         mixed = jnp.where(is_local, old, mixed)
     leaf = jax.lax.dynamic_update_slice(leaf, mixed, spot.at)
     return jax.lax.optimization_barrier(leaf)  # as in `mixing`
-
-
-def _block_bytes(rule: Rule | None, peers: Peers) -> int:
-    """Of a block; of rules that look at each number, its K copies stay in cache."""
-    if rule is None or rule.combine is None:
-        return BLOCK_BYTES
-    return max(1, 2 * BLOCK_BYTES // peers.ids.shape[1])
-
-
-def _has_hostile_messages(manner: Manner) -> bool:
-    return manner.attack is not None and manner.attack.hostile is not None
-
-
-def _has_parameters(reader: Reader) -> bool:
-    return any(not part.is_statistic for part in reader.parts)
-
-
-def _flat(sent: Sent) -> Sent:
-    """With lists of leaves in place of trees."""
-
-    def listed(tree: PyTree) -> PyTree:
-        return None if tree is None else jax.tree.leaves(tree)
-
-    assault = sent.assault
-    if assault is not None:
-        assault = assault._replace(
-            before=listed(assault.before), memory=jax.tree.leaves(assault.memory)
-        )
-    return sent._replace(
-        rows=listed(sent.rows),
-        mask=listed(sent.mask),
-        current=listed(sent.current),
-        assault=assault,
-    )

@@ -54,6 +54,7 @@ def combine_clients(
             _peers(weight),
             Sent(jax.tree.leaves(rows)),
             leaves,
+            block_bytes=_block_bytes(weight.shape[0]),
         )
         rule = manner.rule
         if rule is None:
@@ -117,7 +118,7 @@ def _heard(reader: Reader, rule: Rule) -> Heard:
         )
         return Heard(products, total.is_finite & jnp.isfinite(rows).all(1))
 
-    heard = fold(reader, add, start, block_bytes=_block_bytes(reader))
+    heard = fold(reader, add, start)
     if not pairs:
         return heard
     gram = jnp.asarray(heard.products.pairs)
@@ -146,7 +147,6 @@ def _mixed(reader: Reader, counts: Array, *, is_convex: bool = False) -> list[Ar
             write,
             leaves[part.leaf],
             statistics=True,
-            block_bytes=_block_bytes(reader),
             only=number,
         )
     return leaves
@@ -183,7 +183,6 @@ def _by_coordinates(
             write,
             leaves[part.leaf],
             statistics=True,
-            block_bytes=_block_bytes(reader),
             only=number,
         )
     return leaves
@@ -203,6 +202,6 @@ def _written(leaf: Array, spot: Spot, block: Array) -> Array:
     return jax.lax.optimization_barrier(leaf)  # as in `mixing`
 
 
-def _block_bytes(reader: Reader) -> int:
+def _block_bytes(num_clients: int) -> int:
     """Of the server's block, so that those of all clients stay in the cache."""
-    return max(1, BLOCK_BYTES // reader.peers.ids.shape[1])
+    return max(1, BLOCK_BYTES // (1 + num_clients))

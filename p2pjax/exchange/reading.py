@@ -45,6 +45,7 @@ class Seen(NamedTuple):
 
     own: Array  # [N, c] the receivers' own models
     rows: Array  # [N, c] what each agent sends to all its receivers
+    decoded: Array  # [N, c] the same, if all were honest
     hostile: Array | None = None  # [N, c] or [1, c]: what attackers send to receiver n
 
 
@@ -132,16 +133,17 @@ def see(reader: Reader, spot: Spot, own: Array | None = None) -> Seen:
     rows = _decoded_rows(reader, spot, own)
     mine = columns(_own(reader, spot, own), spot.at, spot.sizes)
     if not _is_attacked(reader, spot):
-        return Seen(mine, rows)
+        return Seen(mine, rows, rows)
     hostile = _decoded(
         reader,
         reader.hostile_measures[spot.part],
         _hostile(reader, spot, own),
     )
     if not _attack(reader).per_sender:
-        return Seen(mine, rows, hostile)
+        return Seen(mine, rows, rows, hostile)
     assault = _assault(reader)
-    return Seen(mine, jnp.where(assault.is_byzantine[:, None], hostile, rows))
+    sent = jnp.where(assault.is_byzantine[:, None], hostile, rows)
+    return Seen(mine, sent, rows)
 
 
 def hostile_rows(reader: Reader, spot: Spot, own: Array | None = None) -> Hostile:

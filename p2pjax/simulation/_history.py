@@ -1,12 +1,13 @@
 """Snapshots of a simulation, collected without their states."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from p2pjax.evaluation.attacked import is_judged
 from p2pjax.simulation._simulate import Snapshot
 from p2pjax.simulation._used import Used
 from p2pjax.types import InputError
@@ -68,7 +69,8 @@ class History(list[Snapshot]):
         """A row for each snapshot, run and agent; needs pandas.
 
         Columns are the round, run, agent, all metrics, and what the run had used.
-        Metrics that are not per agent are repeated for each.
+        Metrics that are not per agent are repeated for each. All metrics of Byzantine
+        agents are NaN; of honest ones that diverged, `diverged` is 1.
         """
         import pandas
 
@@ -78,6 +80,8 @@ class History(list[Snapshot]):
         self, metric: str = "accuracy", *, against: str = "rounds", ax: Any = None
     ) -> "matplotlib.axes.Axes":
         """Draws the mean over agents, and the range between deciles; needs matplotlib.
+
+        Byzantine agents are left out.
 
         Args:
           metric: what to draw.
@@ -90,10 +94,13 @@ class History(list[Snapshot]):
         x = self.rounds if against == "rounds" else self.used(against)
         if x.ndim > 1:  # runs side by side
             x = x.mean(1)
-        values = values.reshape(len(values), -1)
+        judged = [
+            _of_judged(now.metrics, value)
+            for now, value in zip(self, values, strict=True)
+        ]
         ax = plt.subplots()[1] if ax is None else ax
-        (line,) = ax.plot(x, values.mean(1))
-        low, high = np.quantile(values, [0.1, 0.9], axis=1)
+        (line,) = ax.plot(x, [value.mean() for value in judged])
+        low, high = np.transpose([np.quantile(one, [0.1, 0.9]) for one in judged])
         ax.fill_between(x, low, high, alpha=0.2, color=line.get_color())
         ax.set_xlabel(against)
         ax.set_ylabel(f"{metric} (mean and deciles of agents)")
@@ -131,3 +138,11 @@ class History(list[Snapshot]):
                         elif own.ndim == 0:
                             row[name] = own.item()
                     yield row | used
+
+
+def _of_judged(metrics: Mapping[str, np.ndarray], value: np.ndarray) -> np.ndarray:
+    """Values of honest agents, in one row."""
+    judged = is_judged(metrics)
+    if judged is None or value.shape[: judged.ndim] != judged.shape:
+        return value.reshape(-1)
+    return value[judged].reshape(-1)

@@ -128,10 +128,11 @@ def _watched(found: Iterator[Snapshot]) -> Iterator[Snapshot]:
     is_told = False
     for snapshot in found:
         diverged = snapshot.metrics.get(DIVERGED)  # [N], or [S, N]
-        if not is_told and diverged is not None and np.any(diverged):
+        # NaN of agents that attack
+        if not is_told and diverged is not None and np.any(diverged > 0):
             is_told = True
             warnings.warn(
-                f"The models of {np.count_nonzero(diverged)} of {np.size(diverged)} "
+                f"The models of {np.sum(diverged > 0)} of {np.size(diverged)} "
                 f"agents are not finite by round {snapshot.num_rounds}, where they "
                 "were evaluated: lower the learning rate.",
                 stacklevel=2,
