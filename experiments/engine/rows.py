@@ -147,6 +147,7 @@ def metrics_row(
     """One evaluation of one run.
 
     Values per agent become their mean; accuracy and messages are also kept per agent.
+    Agents without an accuracy, who attack, are not judged: no mean is over them.
     Of `diverged` it is told how many agents did. Accuracies of classes `[N, k]` become
     means over the agents who have the class.
 
@@ -160,15 +161,20 @@ def metrics_row(
       facts: what else is known about the run.
     """
     size = tally.sent.shape  # (N,)
+    judged = _judged(values["accuracy"])
     means = {
-        n: v.mean() if v.shape == size else _over_agents(v) if n == BY_CLASS else v
+        n: v[judged].mean()
+        if v.shape == size
+        else _over_agents(v)
+        if n == BY_CLASS
+        else v
         for n, v in values.items()
         if n != DIVERGED
     }
     row = name | {
         "round": tally.num_rounds,
         **means,
-        "train_loss": info.train_loss[-1].mean(),
+        "train_loss": info.train_loss[-1][judged].mean(),
         "messages": tally.sent.mean(),
         "bytes": tally.payload * models.BYTES_PER_PARAMETER,
         "steps": int(used.steps) / size[0],
@@ -203,7 +209,13 @@ def diverged_agents(values: Mapping[str, np.ndarray]) -> list[int]:
     Args:
       values: of the evaluation; without `diverged` among them no agent has.
     """
-    return np.flatnonzero(values.get(DIVERGED, ())).tolist()
+    return np.flatnonzero(np.nan_to_num(values.get(DIVERGED, ()))).tolist()
+
+
+def _judged(accuracy: np.ndarray) -> np.ndarray:
+    """`[N]`: who has an accuracy; all agents where none has."""
+    known = ~np.isnan(accuracy)
+    return known if known.any() else ~known
 
 
 def _over_agents(values: np.ndarray) -> list[float | None]:
