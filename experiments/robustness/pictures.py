@@ -39,14 +39,15 @@ def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
                 [row for row in same + level if row[metric] is not None],
                 lambda row: row["scheme"],
             )
-            draw_lines(axes, lines, lambda row: row["setting"]["f"], metric)
+            xs = draw_lines(axes, lines, lambda row: row["setting"]["f"], metric)
+            axes.set_xticks(xs)
             if metric in ("squared_error", "disagreement"):
                 axes.set_yscale("log")
             axes.set_ylabel(label if column == 0 else "")
             axes.grid(alpha=0.3)
         title = "no attack" if attack == NONE else attack.replace("_", " ")
         grid[0, column].set_title(title)
-        grid[-1, column].set_xlabel("attackers beside each agent")
+        grid[-1, column].set_xlabel("attackers f")
     figures.save_with_legend(figure, grid[0, -1], folder, name)
 
 
