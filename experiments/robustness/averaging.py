@@ -96,9 +96,8 @@ def errors(config: Config, rule: str, attack: str, f: int) -> np.ndarray:
       f: attackers beside each agent.
     """
     first = jnp.stack([vectors(config, run) for run in config.runs])
-    if rule == "local_only":
-        last = first
-    else:
+    last: Array = first
+    if rule != "local_only":
         found = threat(two_worlds(config.size, config.links), attack, f, 2)
         made = RULES[rule](f, longest_step(found))
         assert made is not None

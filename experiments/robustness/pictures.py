@@ -1,5 +1,6 @@
 """Figures of `experiments.robustness`: what attackers and compression cost."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -70,12 +71,13 @@ def best_steps(rows: list[Row]) -> list[Row]:
     ).values():
         of_steps = grouped(same, lambda row: row["setting"].get("consensus_step"))
 
-        def valid(rows: list[Row]) -> float:
-            last = [row["valid_accuracy"] for row in last_rows(rows)]
-            return float(np.nan_to_num(np.mean(np.asarray(last, float))))
-
-        found += max(of_steps.values(), key=valid)
+        found += max(of_steps.values(), key=_validated)
     return found
+
+
+def _validated(rows: Iterable[Row]) -> float:
+    last = [row["valid_accuracy"] for row in last_rows(list(rows))]
+    return float(np.nan_to_num(np.mean(np.asarray(last, float))))
 
 
 def last_rows(rows: list[Row]) -> list[Row]:

@@ -1,11 +1,12 @@
 """Methods of the studies in which agents learn: one exchange after each mini-batch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from experiments.engine.config import agent_loop
-from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
+from experiments.engine.jobs import Job, Program, jobs_of_runs, of_all_runs
 from experiments.robustness import scores
 from experiments.robustness.adversaries import (
     NONE,
@@ -19,6 +20,7 @@ from experiments.robustness.adversaries import (
 from experiments.robustness.averaging import check_sizes
 from experiments.robustness.config import Config
 from experiments.robustness.data import (
+    Deal,
     data_of_run,
     dirichlet,
     in_cliques,
@@ -30,6 +32,7 @@ from experiments.robustness.networks import make_optimizer, make_task
 from p2pjax.algorithms._choco_sgd import choco_sgd
 from p2pjax.algorithms._dpsgd import dpsgd
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets.stacking import Examples
 from p2pjax.engines.stepwise import GossipInputs
 from p2pjax.exchange import attacks
 from p2pjax.exchange.robust import Rule
@@ -38,7 +41,7 @@ from p2pjax.graphs.clusters import dumbbell, two_worlds
 from p2pjax.graphs.mixing_matrices import metropolis_hastings
 from p2pjax.tasks.task import Task
 from p2pjax.training.local_updates import steps
-from p2pjax.types import Algorithm, FederatedData
+from p2pjax.types import Algorithm, Evaluate, FederatedData
 
 
 def two_worlds_jobs(config: Config) -> list[Job]:
@@ -47,7 +50,7 @@ def two_worlds_jobs(config: Config) -> list[Job]:
     examples = load_examples(config)
     task, deal = make_task(config, examples), dirichlet(config)
     graph = two_worlds(config.size, config.links)
-    honest_data = kept(config, lambda run: data_of_run(config, examples, deal, run))
+    honest_data = _data_of_runs(config, examples, deal)
     alone = Program(_local_only(config, task), _judged(config, task))
     reference = {"attack": NONE, "f": 0}
     jobs = jobs_of_runs(config, "local_only", reference, alone, honest_data)
@@ -88,11 +91,7 @@ def dumbbell_jobs(config: Config) -> list[Job]:
     jobs = []
     for split in config.splits:
         deal = in_cliques(config, examples.num_classes, split)
-
-        def make_data(run: int, deal: Any = deal) -> FederatedData:
-            return data_of_run(config, examples, deal, run)
-
-        data = kept(config, make_data)
+        data = _data_of_runs(config, examples, deal)
         jobs += jobs_of_runs(config, "local_only", {"split": split}, alone, data)
         for extra in config.extra_edges:
             graph = dumbbell(config.size, extra, seed=config.seed)
@@ -112,7 +111,7 @@ def compression_jobs(config: Config) -> list[Job]:
     """Formats of messages on sparse graphs, and agents alone."""
     examples = load_examples(config)
     task, deal = make_task(config, examples), dirichlet(config)
-    data = kept(config, lambda run: data_of_run(config, examples, deal, run))
+    data = _data_of_runs(config, examples, deal)
     judge = _judged(config, task, validates=True)
     jobs = []
     for graph in config.graphs:
@@ -128,6 +127,14 @@ def compression_jobs(config: Config) -> list[Job]:
                     config, name, setting | more, Program(method, judge), data
                 )
     return jobs
+
+
+def _data_of_runs(
+    config: Config, examples: Examples, deal: Deal
+) -> Callable[[int], FederatedData]:
+    """Of one shape, so that runs share their programs."""
+    found = of_all_runs(config, lambda run: data_of_run(config, examples, deal, run))
+    return found.__getitem__
 
 
 def _compressed(
@@ -181,7 +188,7 @@ def _options(config: Config, task: Task) -> dict[str, Any]:
 
 def _judged(
     config: Config, task: Task, found: Threat | None = None, validates: bool = False
-):
+) -> Evaluate:
     attack = None if found is None else found.attack
     loop = agent_loop(config, task)
     return scores.of_agents(task, config.size, loop, attack, validates=validates)
