@@ -201,3 +201,18 @@ def test_the_majority_label_of_training_on_the_test():
 def test_accuracies_of_classes_are_means_over_agents_who_have_them():
     values = np.array([[0.5, np.nan, np.nan], [1.0, 0.25, np.nan]])
     assert rows._over_agents(values) == [0.75, 0.25, None]
+
+
+def test_agents_that_attack_are_not_judged():
+    tally = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    used = Used(np.int64(12), np.int64(120), *np.zeros(3))
+    values = {
+        "accuracy": np.array([0.25, np.nan, 0.75]),
+        "loss": np.array([1.0, np.nan, 3.0]),
+        "diverged": np.array([0.0, np.nan, 1.0]),
+    }
+    info = TWO_ROUNDS._replace(train_loss=np.array([[0.0] * 3, [1.0, np.nan, 2.0]]))
+    row = rows.metrics_row({}, tally, used, values, info, CLUSTER, {})
+    assert (row["accuracy"], row["loss"], row["train_loss"]) == (0.5, 2, 1.5)
+    assert row["num_diverged"] == 1
+    assert np.isnan(row["agent_accuracy"][1])
