@@ -49,8 +49,9 @@ from p2pjax.partial.drift import requests, updated
 from p2pjax.partial.sharing import SharingPlan, initial_variables
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import local_training, own_steps
+from p2pjax.training.poisoning import poisoned
 from p2pjax.training.samplers import Sampler, num_drawn
 from p2pjax.types import (
     Algorithm,
