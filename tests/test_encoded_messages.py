@@ -75,8 +75,8 @@ def same(key, t, message, memory):
 def with_messages(monkeypatch, encode=doubled, attack=plus_one):
     """A message m arrives as 2 m + 1, and as 2 m in asynchronous methods."""
 
-    def changed(init, encode_fn, attack_fn, arrive, combine):
-        del encode_fn, attack_fn
+    def changed(init, encode_fn, attack_fn, arrive, combine, **fields):
+        del encode_fn, attack_fn, fields  # also how blocks would be read
         return Exchange(init, encode, attack, arrive, combine, changes_messages=True)
 
     monkeypatch.setattr(pipeline, "Exchange", changed)

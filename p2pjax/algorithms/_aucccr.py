@@ -12,8 +12,10 @@ import numpy as np
 import optax
 
 from p2pjax import sharding
+from p2pjax.engines.adversity import attacked
 from p2pjax.engines.options import PullOptions
 from p2pjax.engines.pulling import pull
+from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.graphs import generators
 from p2pjax.graphs.topology import Topology
 from p2pjax.selection import aucccr as grouping
@@ -23,10 +25,17 @@ from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.selection.sparse import sparse
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import epochs, steps_of
-from p2pjax.types import Algorithm, Array, FederatedData, InputError, num_agents
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    FederatedData,
+    InputError,
+    PyTree,
+    num_agents,
+)
 
 
 def aucccr(
@@ -90,6 +99,11 @@ def aucccr(
         name="AUCCCR",
         **options,
     )
+    attack, context = options.get("attack"), StepContext()
+    if attack is not None and attack.poison is not None:
+        learner = poisoned(learner, attack.poison)
+        is_byzantine = byzantine_mask(attack, num_agents)
+        context = StepContext(is_byzantine=jnp.asarray(is_byzantine))
     train = own_steps(learner, batch_size, agent_loop)
 
     @jax.jit
@@ -104,6 +118,7 @@ def aucccr(
             variables,
             jax.vmap(learner.init)(variables),
             data.train,
+            context,
         )
         return peer_evaluation.predictions(
             Probe(predict, examples), variables, agent_loop
@@ -111,7 +126,7 @@ def aucccr(
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> Topology:
+    ) -> PyTree:
         _check_size(data, num_agents)
         task.check()
         probes = _probes(data, num_probes)
@@ -120,9 +135,10 @@ def aucccr(
         features = grouping.profiles(sharding.on_host(outputs), probes["y"])
         group = grouping.value_groups(rng, features, value)
         graph = tables.padded(grouping.group_graph(rng, group, degree), degree)
-        return Topology(
+        graphs = Topology(
             *(np.repeat(np.asarray(leaf)[None], num_rounds, 0) for leaf in graph)
         )
+        return attacked(attack, graphs, num_agents, num_rounds)
 
     return base._replace(plan=plan_fn)
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adversity import byzantine_agents
 from p2pjax.engines.assembly import assemble
 from p2pjax.engines.options import ServerOptions
 from p2pjax.engines.server import ServerState, server_rounds
@@ -77,6 +78,7 @@ def ditto(
     """
     check_penalty_weight(penalty_weight)
     agent_loop = options.get("agent_loop", AUTO)
+    attack = options.get("attack")
     updates = options.get("local_updates", epochs(1))
     learner = as_learner(task, optimizer)
     server = server_rounds(
@@ -95,12 +97,12 @@ def ditto(
         return server.plan(rng, data, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, is_chosen: Array, state: DittoState, data: FederatedData
+        key: Key, t: Array, inputs: PyTree, state: DittoState, data: FederatedData
     ) -> tuple[DittoState, Info]:
         key_shared, key_own = jax.random.split(key)
         anchor = server.models(state.shared).reported.params
         num_steps = steps_of(updates, data.train.size, batch_size)
-        shared, info = server.round(key_shared, t, is_chosen, state.shared, data)
+        shared, info = server.round(key_shared, t, inputs, state.shared, data)
         trains = info.received > 0  # those whom the server's message has reached
         variables, opt_state, _ = train(
             key_own,
@@ -116,13 +118,18 @@ def ditto(
         info = info._replace(steps=2 * info.steps, examples=2 * info.examples)
         return DittoState(shared, variables, opt_state), info
 
+    def models_fn(state: DittoState) -> Models:
+        byzantine = byzantine_agents(attack, state.shared.memory)
+        return Models(state.variables, is_byzantine=byzantine)
+
     return assemble(
         task,
         init_fn,
         plan_fn,
         round_fn,
-        lambda state: Models(state.variables),
+        models_fn,
         round_is=f"{updates.described} of each chosen client with the server's model, "
         "its mean, and as much training of the clients' own models",
         agent_loop=agent_loop,
+        attack=attack,
     )

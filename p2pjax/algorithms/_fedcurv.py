@@ -15,6 +15,12 @@ import numpy as np
 import optax
 
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.clients import (
+    check_clients,
+    chosen_clients,
+    participants,
+    server_info,
+)
 from p2pjax.engines.curvature_penalty import (
     FedCurvState,
     communicate,
@@ -22,12 +28,6 @@ from p2pjax.engines.curvature_penalty import (
     penalised_training,
     trained_and_averaged,
     where,
-)
-from p2pjax.engines.server import (
-    check_clients,
-    chosen_clients,
-    participants,
-    server_info,
 )
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel

@@ -1,5 +1,7 @@
 """What methods can take of channels, attacks and robust rules; the rest is refused."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -9,6 +11,7 @@ from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.exchange.attacks.honest_graph import warn_if_honest_disconnected
 from p2pjax.exchange.channel import Channel, check_channel
 from p2pjax.exchange.pipeline import Attackers, Memory
+from p2pjax.exchange.published import is_same_for_all
 from p2pjax.exchange.robust import Rule, check_rule
 from p2pjax.graphs.topology import Topology, from_peers
 from p2pjax.types import Array, InputError, Peers, PyTree
@@ -123,6 +126,99 @@ def plan_attack(
         one = attack.prepare(links, is_byzantine, None)
         prepared = np.tile(one, (num_rounds, 1, 1))  # [R, 1, N]
     return Attackers(np.tile(is_byzantine, (num_rounds, 1)), prepared)
+
+
+class Attacked(NamedTuple):
+    """Inputs of a round whose method is attacked."""
+
+    inputs: PyTree  # of the method
+    attackers: Attackers
+
+
+def check_published(attack: Attack | None, name: str) -> None:
+    """Refuses attacks on methods whose receivers all get the same from a sender.
+
+    Args:
+      attack: on the method; None for none.
+      name: of the method, for messages.
+    """
+    if attack is None:
+        return
+    if attack.num_attached:
+        raise InputError(
+            f"Need attackers that are agents for {name}, got {attack.num_attached} "
+            "attached to each agent: give numbers of agents."
+        )
+    if attack.hostile is not None and attack.scale is None:
+        raise InputError(
+            f"Need a scale of {attack.name} for {name}, got None: what it searches for "
+            "each receiver is one message for all of them here; give scale."
+        )
+    if not is_same_for_all(attack):
+        raise InputError(
+            f"Need an attack that sends the same to all receivers for {name}, got "
+            f"{attack.name} of each receiver: use one with local=False, or D-PSGD."
+        )
+
+
+def attacked(
+    attack: Attack | None,
+    inputs: PyTree,
+    num_agents: int,
+    num_rounds: int,
+    prepared: np.ndarray | None = None,
+) -> PyTree:
+    """Inputs of all rounds, with the attackers if there are any.
+
+    Args:
+      attack: None for none.
+      inputs: of the method, leaves `[R, ...]`.
+      num_agents: N.
+      num_rounds: R.
+      prepared: `Attack.prepare` of each owner class, `[C, N]`.
+    """
+    if attack is None:
+        return inputs
+    is_byzantine = np.tile(byzantine_mask(attack, num_agents), (num_rounds, 1))
+    if prepared is not None:
+        prepared = np.tile(prepared, (num_rounds, 1, 1))
+    return Attacked(inputs, Attackers(is_byzantine, prepared))
+
+
+def inputs_and_attackers(inputs: PyTree) -> tuple[PyTree, Attackers | None]:
+    """What `attacked` has put together, of one round.
+
+    Args:
+      inputs: of the round.
+    """
+    return inputs if isinstance(inputs, Attacked) else (inputs, None)
+
+
+def with_attackers(
+    memory: Memory | tuple[()], attackers: Attackers | None
+) -> Memory | tuple[()]:
+    """What an exchange keeps, with the attackers of another round.
+
+    Args:
+      memory: of the exchange.
+      attackers: None for none.
+    """
+    if attackers is None:
+        return memory
+    assert isinstance(memory, Memory)
+    return memory._replace(attackers=attackers)
+
+
+def poisoned_agents(attack: Attack | None, attackers: Attackers | None) -> Array | None:
+    """`[N]`: agents that learn from poisoned data; None where there is none.
+
+    Args:
+      attack: None for none.
+      attackers: of the round.
+    """
+    if attack is None or attack.poison is None or attackers is None:
+        return None
+    return attackers.is_byzantine
 
 
 def no_attackers(attack: Attack | None, num_agents: int) -> Attackers | None:

@@ -57,7 +57,7 @@ class GossipOptions(AdverseOptions, total=False):
     score_before: bool
 
 
-class PullOptions(CommonOptions, total=False):
+class PullOptions(AdverseOptions, total=False):
     """Of methods whose agents choose their peers.
 
     Attributes:
@@ -70,7 +70,7 @@ class PullOptions(CommonOptions, total=False):
     equal_weights: bool
 
 
-class ServerOptions(CommonOptions, total=False):
+class ServerOptions(AdverseOptions, total=False):
     """Of methods with a server.
 
     Attributes:

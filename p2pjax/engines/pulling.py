@@ -6,7 +6,6 @@ What is reported is the trained model before it is averaged (Sajina 2025), so a 
 is: average with the peers chosen last time, train, choose.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,15 +13,34 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adverse_pull import (
+    Merging,
+    check_pull,
+    check_slots,
+    keeps_messages,
+    merged,
+    merging,
+    messages_of,
+)
+from p2pjax.engines.adversity import (
+    attacked,
+    byzantine_agents,
+    inputs_and_attackers,
+    no_attackers,
+    poisoned_agents,
+    with_attackers,
+)
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import shared
-from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.channel import PERFECT, Channel, lost_to_self
+from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.mixing import is_peer
-from p2pjax.exchange.pipeline import make_exchange, send
+from p2pjax.exchange.pipeline import Exchange, Memory, begin, make_exchange
+from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
-from p2pjax.graphs.topology import Topology
 from p2pjax.selection import tables
 from p2pjax.selection.base import Fetched, Selection
 from p2pjax.selection.peer_evaluation import Probe
@@ -35,7 +53,7 @@ from p2pjax.selection.peer_view import (
 )
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.training.samplers import examples_between
@@ -63,6 +81,8 @@ class PullState(NamedTuple):
     selection_state: PyTree
     before: PyTree  # leaves [N, ...]: parameters before training; () if not needed
     decoded: PyTree = ()  # leaves [N, ...]: messages; () if they are the models
+    merging: Merging | tuple[()] = ()  # of the robust rule; () without one
+    memory: Memory | tuple[()] = ()  # of the exchange
 
 
 def pull(
@@ -78,6 +98,8 @@ def pull(
     probe: Probe | None = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     agent_loop: int = AUTO,
     name: str = "This selection",
 ) -> Algorithm:
@@ -97,6 +119,9 @@ def pull(
       local_patterns: leaves that are not sent, see `exchange.shared`.
       channel: what happens to messages on their way. What does not arrive has an
         infinite loss and is not averaged.
+      attack: what Byzantine agents send or learn from; None: all are honest. Peers are
+        judged by what they send.
+      aggregate: a robust rule in place of the mean over the chosen peers.
       agent_loop: see `agent_loop.map_agents`.
       name: of the method, for messages.
 
@@ -112,8 +137,10 @@ def pull(
     if graph is not None:
         graph = as_topology(graph)
         schedule.check_rewiring(graph, rewire_every)
-    check_channel(channel, name)
+    check_pull(channel, attack, aggregate, name)
     learner = as_learner(task, optimizer)
+    if attack is not None and attack.poison is not None:
+        learner = poisoned(learner, attack.poison)
     local = shared.local_paths(task, local_patterns)
     train = own_steps(learner, batch_size, agent_loop)
     view_fn = make_peer_view(
@@ -124,53 +151,95 @@ def pull(
         agent_loop=agent_loop,
     )
 
+    def exchange_of(variables: Variables) -> Exchange:
+        plan = sharing_plan(variables, local)
+        return make_exchange(plan, channel, attack, aggregate, eager=True)
+
+    def averaged_of(state: PullState) -> Variables:
+        """The models with which agents go on."""
+        exchange = exchange_of(state.variables)
+        own = shared.shared_leaves(state.variables)
+        if exchange.manner is None:
+            mixed = _mixed(exchange, state, own, local)
+        else:
+            mixed = merged(
+                exchange, state.merging, state.decoded, own, state.before, state.peers
+            )
+        return shared.with_shared_leaves(state.variables, mixed)
+
     def init_fn(key: Key, data: FederatedData) -> PullState:
         key_model, key_memory, key_shapes = jax.random.split(key, 3)
         size = num_agents(data)
         variables = identical_models(key_model, task, size)
         view = view_fn(initial_graph(graph, size), variables, variables.params, data)
         memory = selection.init(key_memory, view)
-        exchange = make_exchange(sharing_plan(variables, local), channel)
+        exchange = exchange_of(variables)
+        message = shared.shared_leaves(variables)
         decoded: PyTree = ()
-        if exchange.changes_messages:
-            decoded = jax.tree.map(jnp.copy, shared.shared_leaves(variables))
+        if keeps_messages(exchange):
+            decoded = jax.tree.map(jnp.copy, message)
         before: PyTree = ()
         if selection.merges_updates:
             before = jax.tree.map(jnp.copy, variables.params)
+        peers = self_only_peers(key_shapes, selection, memory, view)
+        check_slots(aggregate, peers.ids.shape[1], name)
+        waiting: Merging | tuple[()] = ()
+        if aggregate is not None:
+            waiting = Merging(jax.random.fold_in(key, 0), jnp.int32(0))
+            if aggregate.needs_losses:
+                waiting = waiting._replace(loss=jnp.zeros(peers.ids.shape))
         return PullState(
             variables,
             jax.vmap(learner.init)(variables),
-            self_only_peers(key_shapes, selection, memory, view),
+            peers,
             memory,
             before,
             decoded,
+            waiting,
+            begin(exchange, key, message, no_attackers(attack, size)),
         )
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> Topology | None:
+    ) -> PyTree:
         size = num_agents(data)
-        return graph_of_rounds(rng, graph, rewire_every, size, num_rounds)
+        permitted = graph_of_rounds(rng, graph, rewire_every, size, num_rounds)
+        return attacked(attack, permitted, size, num_rounds)
 
     def round_fn(
         key: Key,
         t: Array,
-        permitted: Topology | None,
+        inputs: PyTree,
         state: PullState,
         data: FederatedData,
     ) -> tuple[PullState, Info]:
         key_train, key_select = jax.random.split(key)
         size = num_agents(data)
+        permitted, attackers = inputs_and_attackers(inputs)
         if permitted is None:
             permitted = tables.all_others(size)
-        averaged = _averaged(state, local, selection.merges_updates)
+        averaged = averaged_of(state)
         num_steps = steps_of(local_updates, data.train.size, batch_size)  # [N]
         first = t * num_steps
         variables, opt_state, loss = train(
-            key_train, first, num_steps, averaged, state.opt_state, data.train
+            key_train,
+            first,
+            num_steps,
+            averaged,
+            state.opt_state,
+            data.train,
+            StepContext(is_byzantine=poisoned_agents(attack, attackers)),
         )
-        exchange = make_exchange(sharing_plan(variables, local), channel)
-        messages = send(exchange, key, t, shared.shared_leaves(variables))
+        exchange = exchange_of(variables)
+        models = shared.shared_leaves(variables)
+        messages, memory = messages_of(
+            exchange,
+            key,
+            t,
+            models,
+            shared.shared_leaves(averaged),
+            with_attackers(state.memory, attackers),
+        )
         view = view_fn(permitted, variables, averaged.params, data, messages)
         if channel.loss_probability:
             key_arrive = jax.random.fold_in(key, 1)
@@ -184,9 +253,21 @@ def pull(
                 peers, jnp.take_along_axis(view.arrived, jnp.asarray(peers.ids), 1)
             )
         before = averaged.params if selection.merges_updates else ()
-        decoded = messages if exchange.changes_messages else ()
-        state = PullState(variables, opt_state, peers, selection_state, before, decoded)
+        state = PullState(
+            variables,
+            opt_state,
+            peers,
+            selection_state,
+            before,
+            messages if keeps_messages(exchange) else (),
+            merging(aggregate, key, t, peers, view, batch_size),
+            memory,
+        )
         info = fetch_info(loss, peers, fetched, view.model_size, arrived=view.arrived)
+        if channel.format is not None:
+            plan = sharing_plan(variables, local)
+            size_of_one = num_bytes(message_bits(channel.format, plan, models))
+            info = info._replace(bytes=info.payload * (size_of_one / view.model_size))
         return state, info._replace(
             examples=examples_between(
                 first, first + num_steps, data.train.size, batch_size
@@ -195,8 +276,8 @@ def pull(
         )
 
     def models_fn(state: PullState) -> Models:
-        averaged = _averaged(state, local, selection.merges_updates)
-        return Models(state.variables, trained=state.variables, averaged=averaged)
+        byzantine = byzantine_agents(attack, state.memory)
+        return Models(state.variables, state.variables, averaged_of(state), byzantine)
 
     return assemble(
         task,
@@ -208,19 +289,17 @@ def pull(
         + local_updates.described
         + " of each agent, choose peers",
         agent_loop=agent_loop,
+        attack=attack,
     )
 
 
-def _averaged(
-    state: PullState, local: Sequence[str], merges_updates: bool
-) -> Variables:
-    """The models with which agents go on."""
-    plan = sharing_plan(state.variables, local)
-    own = shared.shared_leaves(state.variables)
+def _mixed(
+    exchange: Exchange, state: PullState, own: PyTree, local: tuple[str, ...]
+) -> PyTree:
+    """The mean of what arrived."""
     messages = own if isinstance(state.decoded, tuple) else state.decoded
-    exchange = make_exchange(plan)
     mixed = exchange.combine(messages, own, lambda owner: state.peers, None)
-    if merges_updates:
+    if not isinstance(state.before, tuple):
         # own + sum of weight * (after - before); statistics are averaged as they are
         mixed["params"] = jax.tree.map(
             lambda own, after, before: own + (after - before),
@@ -228,8 +307,8 @@ def _averaged(
             mixed["params"],
             mix_params(state.before, state.peers, local),
         )
-        mixed = where_shared(plan, mixed, own)
-    return shared.with_shared_leaves(state.variables, mixed)
+        mixed = where_shared(sharing_plan(state.variables, local), mixed, own)
+    return mixed
 
 
 def fetch_info(

@@ -16,11 +16,41 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adverse_server import (
+    check_server,
+    check_size,
+    robust_mean,
+    takes_updates,
+)
+from p2pjax.engines.adversity import (
+    attacked,
+    byzantine_agents,
+    inputs_and_attackers,
+    no_attackers,
+    poisoned_agents,
+    with_attackers,
+)
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.clients import (
+    check_clients,
+    chosen_clients,
+    participants,
+    server_info,
+)
 from p2pjax.exchange import shared
-from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.owner_classes import MixPlan
-from p2pjax.exchange.pipeline import Exchange, Members, make_exchange, send
+from p2pjax.exchange.pipeline import (
+    Exchange,
+    Members,
+    Memory,
+    begin,
+    make_exchange,
+    send,
+)
+from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, message_size, sharing_plan, where_shared
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
@@ -30,6 +60,7 @@ from p2pjax.training.learner import (
     StepContext,
     as_learner,
     initial_opt_state,
+    poisoned,
 )
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
@@ -39,7 +70,6 @@ from p2pjax.types import (
     Array,
     FederatedData,
     Info,
-    InputError,
     Key,
     Models,
     PyTree,
@@ -55,6 +85,7 @@ class Pending(NamedTuple):
     t: Array  # [] round
     weight: Array  # [N] what each client will count; all 0 before the first round
     model: PyTree  # leaves [1, ...]: what the server has had so far
+    sends: Array  # [N] who sends, whether it arrives or not
 
 
 class ServerState(NamedTuple):
@@ -64,6 +95,7 @@ class ServerState(NamedTuple):
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
     server: PyTree  # leaves [1, ...]; () without a server optimizer
     pending: Pending | tuple[()] = ()
+    memory: Memory | tuple[()] = ()  # of the exchange
 
 
 def server_rounds(
@@ -77,6 +109,8 @@ def server_rounds(
     penalty: Callable[[PyTree], Penalty] | None = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     score_before: bool = False,
     agent_loop: int = AUTO,
     name: str = "This method",
@@ -100,16 +134,32 @@ def server_rounds(
       penalty: of the clients' losses in a round, made of the parameters `[N, ...]` with
         which they start it; None for none.
       local_patterns: leaves that are not sent, see `exchange.shared`.
-      channel: what happens to messages on their way.
+      channel: what happens to messages on their way. Where it clips, compresses or
+        adds noise, clients send what they have learned, not their models.
+      attack: what Byzantine clients send or learn from; None: all are honest.
+      aggregate: a robust rule in place of the mean, of the clients that arrived; the
+        server's model is the centre of rules that have one.
       score_before: also score the clients' models before they are averaged.
       agent_loop: see `agent_loop.map_agents`.
       name: of the method, for messages.
     """
     check_clients(num_clients)
-    check_channel(channel, name)
+    check_server(channel, attack, aggregate, name)
     learner = as_learner(task, optimizer)
+    if attack is not None and attack.poison is not None:
+        learner = poisoned(learner, attack.poison)
     local = shared.local_paths(task, local_patterns)
     train = own_steps(learner, batch_size, agent_loop)
+
+    def exchange_of(variables: Variables) -> Exchange:
+        return make_exchange(
+            sharing_plan(variables, local),
+            channel,
+            attack,
+            aggregate,
+            updates=takes_updates(channel),
+            eager=True,
+        )
 
     def init_fn(key: Key, data: FederatedData) -> ServerState:
         variables = identical_models(key, task, num_agents(data))
@@ -118,21 +168,31 @@ def server_rounds(
         if server_opt is not None:
             model = first_row(variables.params)
             server = jax.vmap(partial(initial_opt_state, server_opt))(model)
+        memory = begin(
+            exchange_of(variables),
+            key,
+            shared.shared_leaves(variables),
+            no_attackers(attack, num_agents(data)),
+        )
         if not score_before:
-            return ServerState(variables, opt_state, server)
+            return ServerState(variables, opt_state, server, memory=memory)
         model = jax.tree.map(jnp.copy, first_row(shared.shared_leaves(variables)))
         pending = Pending(
             jax.random.fold_in(key, 0),
             jnp.int32(0),
             jnp.zeros(num_agents(data), jnp.float32),
             model,
+            jnp.zeros(num_agents(data), bool),
         )
-        return ServerState(variables, opt_state, server, pending)
+        return ServerState(variables, opt_state, server, pending, memory)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> np.ndarray:
-        return chosen_clients(rng, data, num_clients, num_rounds)
+    ) -> PyTree:
+        size = num_agents(data)
+        check_size(aggregate, size if num_clients is None else num_clients)
+        is_chosen = chosen_clients(rng, data, num_clients, num_rounds)
+        return attacked(attack, is_chosen, size, num_rounds)
 
     def averaged(
         key: Key,
@@ -140,31 +200,43 @@ def server_rounds(
         variables: Variables,
         old: PyTree,
         weight: Array,
+        sends: Array,
         server: PyTree,
-    ) -> tuple[Variables, PyTree]:
+        memory: Memory | tuple[()],
+    ) -> tuple[Variables, PyTree, Memory | tuple[()]]:
         """What the clients have after the server has taken the mean, and the server."""
         plan = sharing_plan(variables, local)
-        exchange = make_exchange(plan, channel)
+        exchange = exchange_of(variables)
         message = shared.shared_leaves(variables)
-        sent = send(exchange, key, t, message)
-        mean = exchange.combine(sent, message, lambda owner: Members(weight), None)
+        if exchange.manner is None:
+            sent = send(exchange, key, t, message)
+            mean = exchange.combine(sent, message, lambda owner: Members(weight), None)
+            has_any = weight.sum() > 0
+        else:
+            mean, has_any, memory = robust_mean(
+                exchange, key, t, message, first_row(old), weight, sends, memory
+            )
         new_server = server
         if server_opt is not None:
             mean, new_server = _server_step(server_opt, server, plan, old, mean)
-        if score_before or channel.loss_probability:  # there may be nothing to average
-            has_any = weight.sum() > 0
+        if score_before or channel.loss_probability or exchange.manner is not None:
+            # There may be nothing to average.
             kept = where_shared(plan, _broadcast(old, message), message)
             mean = _where(has_any, mean, kept)
             new_server = _where(has_any, new_server, server)
-        return shared.with_shared_leaves(variables, mean), new_server
+        return shared.with_shared_leaves(variables, mean), new_server, memory
 
     def round_fn(
-        key: Key, t: Array, is_chosen: Array, state: ServerState, data: FederatedData
+        key: Key, t: Array, inputs: PyTree, state: ServerState, data: FederatedData
     ) -> tuple[ServerState, Info]:
-        before, server = state.variables, state.server
+        is_chosen, attackers = inputs_and_attackers(inputs)
+        before, server, memory = state.variables, state.server, state.memory
         if isinstance(state.pending, Pending):
-            sent_with, sent_at, weight, old = state.pending
-            before, server = averaged(sent_with, sent_at, before, old, weight, server)
+            sent_with, sent_at, weight, old, sends = state.pending
+            before, server, memory = averaged(
+                sent_with, sent_at, before, old, weight, sends, server, memory
+            )
+        memory = with_attackers(memory, attackers)
         plan = sharing_plan(before, local)
         trains, counts = participants(make_exchange(plan, channel), key, t, is_chosen)
         num_steps = steps_of(local_updates, data.train.size, batch_size)  # [N]
@@ -176,9 +248,10 @@ def server_rounds(
             before,
             state.opt_state,
             data.train,
-            StepContext()
-            if penalty is None
-            else StepContext(penalty=penalty(before.params)),
+            StepContext(
+                penalty=None if penalty is None else penalty(before.params),
+                is_byzantine=poisoned_agents(attack, attackers),
+            ),
         )
         weight = jnp.where(counts, data.train.size, 0).astype(jnp.float32)
         size = message_size(plan)
@@ -189,21 +262,31 @@ def server_rounds(
             loss, is_chosen, size, size, jnp.where(trains, examples, 0), trains
         )
         info = info._replace(steps=jnp.where(trains, num_steps, 0).astype(jnp.float32))
+        if channel.format is not None:
+            message = shared.shared_leaves(before)
+            bits = message_bits(channel.format, plan, message)
+            info = info._replace(bytes=info.sent * num_bytes(bits))
         if score_before:
             model = first_row(shared.shared_leaves(before))
-            pending = Pending(key, t, weight, model)
-            return ServerState(trained, opt_state, server, pending), info
-        variables, server = averaged(
-            key, t, trained, shared.shared_leaves(before), weight, server
+            pending = Pending(key, t, weight, model, trains)
+            return ServerState(trained, opt_state, server, pending, memory), info
+        old = shared.shared_leaves(before)
+        variables, server, memory = averaged(
+            key, t, trained, old, weight, trains, server, memory
         )
-        return ServerState(variables, opt_state, server), info
+        return ServerState(variables, opt_state, server, memory=memory), info
 
     def models_fn(state: ServerState) -> Models:
+        byzantine = byzantine_agents(attack, state.memory)
         if not isinstance(state.pending, Pending):
-            return Models(state.variables, averaged=state.variables)
-        key, t, weight, old = state.pending
-        mean, _ = averaged(key, t, state.variables, old, weight, state.server)
-        return Models(mean, trained=state.variables, averaged=mean)
+            return Models(
+                state.variables, averaged=state.variables, is_byzantine=byzantine
+            )
+        key, t, weight, old, sends = state.pending
+        mean, *_ = averaged(
+            key, t, state.variables, old, weight, sends, state.server, state.memory
+        )
+        return Models(mean, state.variables, mean, byzantine)
 
     return assemble(
         task,
@@ -214,97 +297,13 @@ def server_rounds(
         round_is=f"{local_updates.described} of each chosen client, then the server's "
         "mean",
         agent_loop=agent_loop,
-    )
-
-
-def check_clients(num_clients: int | None) -> None:
-    """Refuses rounds in which no client takes part."""
-    if num_clients is not None and num_clients < 1:
-        raise InputError(
-            f"Need one client or more in a round, got num_clients={num_clients}."
-        )
-
-
-def chosen_clients(
-    rng: np.random.Generator,
-    data: FederatedData,
-    num_clients: int | None,
-    num_rounds: int,
-) -> np.ndarray:
-    """Who is chosen in every round, `[R, N]`: uniformly and without replacement.
-
-    Args:
-      rng: draws the clients.
-      data: of all agents.
-      num_clients: of a round; None for all.
-      num_rounds: R.
-    """
-    size = num_agents(data)
-    num_clients = size if num_clients is None else num_clients
-    if num_clients > size:
-        raise InputError(
-            f"Need at most {size} clients (the number of agents), got "
-            f"num_clients={num_clients}."
-        )
-    is_chosen = np.arange(size) < num_clients
-    return rng.permuted(np.tile(is_chosen, (num_rounds, 1)), axis=1)
-
-
-def server_info(
-    loss: Array,
-    is_chosen: Array,
-    up: int,
-    down: int,
-    examples: Array,
-    is_reached: Array | None = None,
-) -> Info:
-    """What a round reports in which clients and a server sent so many parameters.
-
-    The training loss of agents that did not train is the mean of the others.
-
-    Args:
-      loss: of training, `[N]`.
-      is_chosen: `[N]` to whom the server sent its model.
-      up: parameters that a client sends.
-      down: parameters that the server sends to a client.
-      examples: `[N]` that were trained on.
-      is_reached: `[N]` to whom it arrived, who then trained and answered; None: all.
-    """
-    chosen = is_chosen.astype(jnp.float32)
-    is_reached = is_chosen if is_reached is None else is_reached
-    reached = is_reached.astype(jnp.float32)
-    mean_loss = (loss * reached).sum() / jnp.maximum(reached.sum(), 1)
-    return Info(
-        jnp.where(is_reached, loss, mean_loss),
-        reached,
-        reached,
-        reached * up,
-        delivered=chosen * down,
-        examples=examples,
-        served=chosen,
+        attack=attack,
     )
 
 
 def first_row(tree: PyTree) -> PyTree:
     """The first agent's, leaves `[1, ...]`."""
     return jax.tree.map(lambda leaf: leaf[:1], tree)
-
-
-def participants(
-    exchange: Exchange, key: Key, t: Array, is_chosen: Array
-) -> tuple[Array, Array]:
-    """Whom the server's message reaches, and whose answer reaches the server, `[N]`.
-
-    Args:
-      exchange: of the round.
-      key: of the round.
-      t: its number.
-      is_chosen: `[N]` to whom the server sends.
-    """
-    keys = [jax.random.fold_in(key, way) for way in (1, 2)]
-    reached = exchange.arrive(keys[0], t, is_chosen[:, None])[:, 0]
-    answers = exchange.arrive(keys[1], t, reached[:, None])[:, 0]
-    return reached, answers
 
 
 def _server_step(

@@ -235,7 +235,7 @@ def _no_pairs(size: int, slots: int, by_matrix: bool) -> Array:
 def _pairs(rows: Array, ids: Array, by_matrix: bool) -> Array:
     """`[N, K, K]` squared distances, or `[N, N]` centred products."""
     if by_matrix:
-        centered = rows - _ordinary_mean(rows)
+        centered = rows - ordinary_mean(rows)
         return jnp.matmul(centered, centered.T, precision="highest")
 
     def of_slot(one: Array) -> Array:
@@ -245,7 +245,7 @@ def _pairs(rows: Array, ids: Array, by_matrix: bool) -> Array:
     return jnp.moveaxis(jax.lax.map(of_slot, ids.T), 2, 0)
 
 
-def _ordinary_mean(rows: Array) -> Array:
+def ordinary_mean(rows: Array) -> Array:
     """`[1, c]`: the mean of rows that are not far longer than most.
 
     A mean with one hostile row in it may be so far away that all distances are lost.

@@ -87,6 +87,9 @@ def make_exchange(
     channel: Channel = PERFECT,
     attack: Attack | None = None,
     rule: Rule | None = None,
+    *,
+    updates: bool = False,
+    eager: bool = False,
 ) -> Exchange:
     """The exchange of models whose owner classes are `plan`.
 
@@ -95,18 +98,26 @@ def make_exchange(
       channel: what happens to messages on their way.
       attack: what Byzantine agents send; None: all are honest.
       rule: how receivers combine what they have; None: by linear mixing.
+      updates: whether messages are what was learned, not models; they are encoded
+        with error feedback if the channel has it.
+      eager: decode all of a message where it is sent, not where it is read: for
+        engines that look at messages in other ways too.
     """
     format = channel.format
-    is_sparse = format is not None and format.select is not None
+    is_sparse = format is not None and format.select is not None and not updates
     in_blocks = format is not None and format.decode is not None
     in_blocks = in_blocks and not (channel.noise_stddev or channel.is_stale)
+    in_blocks = in_blocks and not (eager or updates)
     is_hostile = attack is not None and attack.hostile is not None
     is_plain = format is None and not is_hostile and rule is None
     is_plain = is_plain and not channel.is_stale and not channel.noise_stddev
+    is_plain = is_plain and channel.clip_norm is None
 
     def init_fn(message: PyTree) -> PyTree:
         if format is not None and is_sparse:
             return encoding.init_sparse(format, plan, message)
+        if format is not None and channel.has_error_feedback:
+            return encoding.init_feedback(format, plan, message)
         return ()
 
     def encode_fn(
@@ -114,6 +125,8 @@ def make_exchange(
     ) -> tuple[PyTree, PyTree, Array]:
         del t
         key_noise, key_format = jax.random.split(key)
+        if channel.clip_norm is not None:
+            message = encoding.clipped(channel.clip_norm, plan, message)
         if channel.noise_stddev:
             message = encoding.noised(channel.noise_stddev, plan, key_noise, message)
         bits = jnp.float32(encoding.message_bits(format, plan, message))
@@ -124,10 +137,8 @@ def make_exchange(
                 format, plan, key_format, message, memory
             )
             return message, memory, bits
-        return (
-            *encoding.encode_models(format, plan, key_format, message, memory)[:2],
-            bits,
-        )
+        encode = encoding.encode_update if updates else encoding.encode_models
+        return *encode(format, plan, key_format, message, memory)[:2], bits
 
     def attack_fn(key: Key, t: Array, messages: PyTree) -> PyTree:
         del key, t
@@ -162,7 +173,11 @@ def make_exchange(
         combine_fn,
         changes_messages=not is_plain
         and not in_blocks
-        and (format is not None or bool(channel.noise_stddev)),
+        and (
+            format is not None
+            or bool(channel.noise_stddev)
+            or channel.clip_norm is not None
+        ),
         manner=None if is_plain else Manner(plan, format, attack, rule),
         channel=channel,
         adversary=attack,

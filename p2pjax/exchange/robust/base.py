@@ -38,6 +38,9 @@ class Received(NamedTuple):
     loss: Array | None = None  # [K] of each member's model on one batch of the receiver
     progress: Array | None = None  # [] t / T, round over planned rounds
     key: Key | None = None  # of this receiver and round
+    # [] bool: whether slot 0 is a member; None: it is. The model of a server is none:
+    # rules may start from it, but it does not count.
+    counts_self: Array | None = None
 
 
 class Rule(NamedTuple):
@@ -66,6 +69,8 @@ class Rule(NamedTuple):
     max_byzantine: int = 0  # members that may be hostile
     min_members: int = 1  # with one's own; with fewer the agent keeps its own model
     num_rounds: int = 0  # T, of Received.progress
+    # whether its members are a set, so that it also suits a server (`counts_self`)
+    is_set: bool = False
     # eta of rules that step from the own model, None for those that average: what a
     # receiver would get without attackers is that step, or the mean of what is left
     step_size: float | None = None
@@ -98,7 +103,7 @@ def gram_rule(
         check_needs(rule, received)
         received = sound(received)
         found = coefficients(received)
-        is_enough = received.present.sum() >= rule.min_members
+        is_enough = members(received).sum() >= rule.min_members
         return jnp.where(is_enough, found, own_alone(received.distance))
 
     return rule._replace(coefficients=coefficients_fn)
@@ -192,6 +197,23 @@ def sound(received: Received) -> Received:
         norm=None if received.norm is None else kept(received.norm),
         loss=loss,
     )
+
+
+def members(received: Received) -> Array:
+    """Those present that count, `[K]`: also slot 0, if it is not only the centre.
+
+    Args:
+      received: what ONE receiver has.
+
+    Example:
+      >>> have = Received(jnp.ones(2) / 2, jnp.ones(2, bool), jnp.array([0.0, 3.0]))
+      >>> members(have).tolist(), members(have._replace(counts_self=False)).tolist()
+      ([True, True], [False, True])
+    """
+    if received.counts_self is None:
+        return received.present
+    slots = jnp.arange(received.present.shape[0])
+    return received.present & ((slots > 0) | received.counts_self)
 
 
 def own_alone(like: Array) -> jax.Array:

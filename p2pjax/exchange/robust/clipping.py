@@ -18,6 +18,7 @@ from p2pjax.exchange.robust.base import (
     Rule,
     from_neighbors,
     gram_rule,
+    members,
     own_alone,
 )
 from p2pjax.exchange.robust.checking import check_count, check_positive
@@ -57,8 +58,7 @@ def centered_clipping(
 
     def coefficients_fn(received: Received) -> Array:
         distance = received.distance
-        present = received.present
-        counted = present if count_self else neighbors(present)
+        counted = members(received) if count_self else neighbors(received.present)
         share = equal_shares(counted, distance)
         first = share * clip_factor(distance, radius)
         start = own_alone(distance)
@@ -74,7 +74,10 @@ def centered_clipping(
         return jax.lax.fori_loop(1, num_iterations, step, centre)
 
     return gram_rule(
-        "centered_clipping", coefficients_fn, needs_pairs=num_iterations > 1
+        "centered_clipping",
+        coefficients_fn,
+        needs_pairs=num_iterations > 1,
+        is_set=True,
     )
 
 

@@ -41,7 +41,9 @@ def median(max_byzantine: int) -> Rule:
 
         return ranked((n - 1) // 2) / 2 + ranked(n // 2) / 2
 
-    return coordinate_rule("median", combine_fn, max_byzantine=b, min_members=2 * b + 1)
+    return coordinate_rule(
+        "median", combine_fn, max_byzantine=b, min_members=2 * b + 1, is_set=True
+    )
 
 
 def trimmed_mean(max_byzantine: int, keep_self: bool = False) -> Rule:
@@ -72,7 +74,11 @@ def trimmed_mean(max_byzantine: int, keep_self: bool = False) -> Rule:
         return total / jnp.maximum(num_kept, 1).astype(total.dtype)
 
     return coordinate_rule(
-        "trimmed_mean", combine_fn, max_byzantine=b, min_members=2 * b + 1
+        "trimmed_mean",
+        combine_fn,
+        max_byzantine=b,
+        min_members=2 * b + 1,
+        is_set=not keep_self,
     )
 
 

@@ -20,6 +20,7 @@ from p2pjax.exchange.robust.base import (
     Received,
     Rule,
     check_needs,
+    members,
     own_alone,
     product,
     sound,
@@ -79,12 +80,12 @@ def nearest_means(received: Received, max_byzantine: int) -> Array:
       >>> nearest_means(robust.received_from_members(members), 1).tolist()
       [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
     """
-    present, squares = received.present, jnp.asarray(received.squares)
+    present, squares = members(received), jnp.asarray(received.squares)
     itself = jnp.eye(squares.shape[0], dtype=bool)
     count = jnp.maximum(number(present) - max_byzantine, 1)
     both = present[:, None] & present[None, :]
     is_near = both & (ranks(jnp.where(itself, -1, squares), both) < count)
-    return equal_shares(is_near, squares)
+    return _with_centre(equal_shares(is_near, squares), received)
 
 
 def bucketing(rule: Rule, size: int = 2, repeat: bool = False) -> Rule:
@@ -157,17 +158,28 @@ def bucket_means(received: Received, draws: Array, size: int) -> Mixed:
     """
     copies, num_slots = draws.shape
     weight = jnp.asarray(received.weight)
-    is_there = jnp.broadcast_to(received.present, draws.shape)
+    is_there = jnp.broadcast_to(members(received), draws.shape)
     place = ranks(draws.reshape(-1), is_there.reshape(-1)).reshape(draws.shape)
     bucket = place // size  # [copies, K]
     own = bucket[0, 0]
-    bucket = jnp.where(bucket == own, 0, jnp.where(bucket == 0, own, bucket))
+    swapped = jnp.where(bucket == own, 0, jnp.where(bucket == 0, own, bucket))
+    if received.counts_self is not None:  # slot 0 is kept for the centre
+        swapped = jnp.where(received.counts_self, swapped, bucket + 1)
     slots = jnp.arange(num_slots, dtype=jnp.int32)
-    is_in = (bucket[:, None, :] == slots[None, :, None]) & is_there[:, None, :]
+    is_in = (swapped[:, None, :] == slots[None, :, None]) & is_there[:, None, :]
     counts = is_in.sum(0).astype(weight.dtype)  # [K buckets, K members]
     filled = counts.sum(1)
     matrix = counts / jnp.maximum(filled, 1)[:, None]
-    return matrix, filled > 0, product(counts / copies, weight)
+    matrix = jnp.asarray(_with_centre(matrix, received))
+    return matrix, matrix.sum(1) > 0, product(counts / copies, weight)
+
+
+def _with_centre(matrix: Array, received: Received) -> Array:
+    """The same, where slot 0 is no member: then it stays what it is."""
+    if received.counts_self is None:
+        return matrix
+    first = jnp.where(received.counts_self, matrix[0], own_alone(matrix[0]))
+    return jnp.asarray(matrix).at[0].set(first)
 
 
 def _behind(
@@ -189,7 +201,7 @@ def _behind(
         received = sound(received)
         matrix, present, weight = mix(received)
         mixed = _mixed(received, matrix)._replace(present=present, weight=weight)
-        is_enough = number(received.present) >= outer.min_members
+        is_enough = number(members(received)) >= outer.min_members
         return matrix, mixed, is_enough
 
     def coefficients_fn(received: Received) -> Array:

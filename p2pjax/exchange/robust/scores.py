@@ -7,7 +7,7 @@ gradient descent", https://arxiv.org/abs/1703.02757.
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.exchange.robust.base import Received, Rule, gram_rule
+from p2pjax.exchange.robust.base import Received, Rule, gram_rule, members
 from p2pjax.exchange.robust.checking import check_count
 from p2pjax.exchange.robust.ordering import equal_shares, number, ranks
 from p2pjax.types import Array, InputError
@@ -64,10 +64,11 @@ def _krum(
         raise InputError(f'Need closest of "n-b-2" or "n-b-1", got "{closest}".')
 
     def coefficients_fn(received: Received) -> Array:
-        n = number(received.present)
+        counted = members(received)
+        n = number(counted)
         score = scores(received, b, closest)
         count = n - b if num_selected is None else jnp.minimum(num_selected, n)
-        is_selected = received.present & (ranks(score, received.present) < count)
+        is_selected = counted & (ranks(score, counted) < count)
         return equal_shares(is_selected, score)
 
     def doubt(num_members: np.ndarray, weight: np.ndarray | None) -> str | None:
@@ -87,6 +88,7 @@ def _krum(
         max_byzantine=b,
         min_members=2 * b + 1,
         doubt=doubt,
+        is_set=True,
     )
 
 
@@ -104,7 +106,7 @@ def scores(received: Received, max_byzantine: int, closest: str = "n-b-2") -> Ar
       >>> scores(robust.received_from_members(members), 1).tolist()
       [1.0, 1.0, 4.0, 36.0]
     """
-    present, squares = received.present, jnp.asarray(received.squares)
+    present, squares = members(received), jnp.asarray(received.squares)
     size = squares.shape[0]
     is_other = present[None, :] & ~jnp.eye(size, dtype=bool)
     nearest_first = jnp.sort(jnp.where(is_other, squares, jnp.inf), axis=1)

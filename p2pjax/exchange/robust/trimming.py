@@ -15,6 +15,7 @@ from p2pjax.exchange.robust.base import (
     Rule,
     from_neighbors,
     gram_rule,
+    members,
     product,
 )
 from p2pjax.exchange.robust.checking import check_count, check_positive
@@ -75,12 +76,13 @@ def nna(max_byzantine: int) -> Rule:
     b = check_count(max_byzantine, "max_byzantine")
 
     def coefficients_fn(received: Received) -> Array:
-        present, distance = received.present, received.distance
-        count = jnp.maximum(number(present) - b, 1)
-        is_kept = ranks(distance, present) < count  # slot 0 is at 0, and first of ties
+        counted, distance = members(received), received.distance
+        count = jnp.maximum(number(counted) - b, 1)
+        # Slot 0 is at 0, and first of ties.
+        is_kept = counted & (ranks(distance, counted) < count)
         return equal_shares(is_kept, distance)
 
-    return gram_rule("nna", coefficients_fn, max_byzantine=b)
+    return gram_rule("nna", coefficients_fn, max_byzantine=b, is_set=True)
 
 
 def ios(max_byzantine: int) -> Rule:

@@ -7,7 +7,7 @@ https://arxiv.org/abs/1912.13445.
 import jax
 import jax.numpy as jnp
 
-from p2pjax.exchange.robust.base import Received, Rule, gram_rule, own_alone
+from p2pjax.exchange.robust.base import Received, Rule, gram_rule, members, own_alone
 from p2pjax.exchange.robust.checking import check_count, check_positive
 from p2pjax.exchange.robust.ordering import distances_from
 from p2pjax.types import Array, InputError
@@ -50,9 +50,9 @@ def geometric_median(
         raise InputError(f'Need start of "own", "mean" or "zero", got "{start}".')
 
     def coefficients_fn(received: Received) -> Array:
-        present, distance = received.present, received.distance
+        distance = received.distance
         squares = jnp.asarray(received.squares)
-        counts = present.astype(distance.dtype)
+        counts = members(received).astype(distance.dtype)
         if weighted:
             counts = jnp.asarray(received.weight)
 
@@ -81,4 +81,5 @@ def geometric_median(
         needs_norms=start == "zero",
         max_byzantine=b,
         min_members=2 * b + 1,
+        is_set=True,
     )
