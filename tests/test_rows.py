@@ -216,3 +216,8 @@ def test_agents_that_attack_are_not_judged():
     assert (row["accuracy"], row["loss"], row["train_loss"]) == (0.5, 2, 1.5)
     assert row["num_diverged"] == 1
     assert np.isnan(row["agent_accuracy"][1])
+    # Agent 0 heard agent 1 twice and agent 2 once, agent 2 nobody.
+    assert row["from_attackers"] == pytest.approx(2 / 3)
+    info = info._replace(merged=MERGED.merged)
+    row = rows.metrics_row({}, tally, used, values, info, CLUSTER, {})
+    assert row["from_attackers"] == 1

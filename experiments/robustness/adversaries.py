@@ -44,6 +44,7 @@ RULES = {
         for name in ("trimmed_mean", "geometric_median", "cs_plus")
     },
 }
+ATTACKED = (NONE, "spectral", "alie", "dissensus", "foe")
 UNDER_ATTACK = ("cs_plus", "gts", "clipped_gossip", "ios")
 ON_A_DUMBBELL = (
     "mean",
@@ -63,12 +64,15 @@ _BESIDE: Mapping[str, Callable[..., Attack]] = {
     "foe": attacks.foe,
 }
 # By agents, who need data and models of their own.
-_BY_AGENTS: Mapping[str, Callable[[tuple[int, ...], int], Attack]] = {
+BY_AGENTS: Mapping[str, Callable[[tuple[int, ...], int], Attack]] = {
     "label_flip": attacks.label_flip,
     "sign_flip": lambda byzantine, num_classes: attacks.sign_flip(byzantine),
     "backdoor": lambda byzantine, num_classes: attacks.backdoor(byzantine),
+    "boosted_backdoor": lambda byzantine, num_classes: attacks.backdoor(
+        byzantine, boost=4.0
+    ),
 }
-ATTACKS = (*_BESIDE, *_BY_AGENTS)
+ATTACKS = (*_BESIDE, *BY_AGENTS)
 
 
 class Threat(NamedTuple):
@@ -81,7 +85,7 @@ class Threat(NamedTuple):
 
 def is_by_agents(name: str) -> bool:
     """Whether an attack needs attackers that are agents of the simulation."""
-    return name in _BY_AGENTS
+    return name in BY_AGENTS
 
 
 def threat(graph: Topology, name: str, f: int, num_classes: int) -> Threat:
@@ -99,7 +103,7 @@ def threat(graph: Topology, name: str, f: int, num_classes: int) -> Threat:
     if name in _BESIDE:
         return Threat(graph, _BESIDE[name](attacks.attached(f)), size)
     byzantine = tuple(range(size, size + f))
-    attack = _BY_AGENTS[name](byzantine, num_classes)
+    attack = BY_AGENTS[name](byzantine, num_classes)
     return Threat(_with_agents(graph, f), attack, size + f)
 
 

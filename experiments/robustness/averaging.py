@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments.engine.jobs import Measurement
 from experiments.robustness.adversaries import (
+    ATTACKED,
     NONE,
     RULES,
     UNDER_ATTACK,
@@ -39,7 +40,7 @@ MOST = 1e3  # of errors: what is larger has diverged
 def measurements(config: Config) -> list[Measurement]:
     """Errors of every rule under every attack, and of agents that do nothing."""
     check_sizes(config)
-    by_agents = [name for name in config.attacks if is_by_agents(name)]
+    by_agents = [name for name in config.attacks or () if is_by_agents(name)]
     rules = config.rules or UNDER_ATTACK
     if by_agents or "mean" in rules:
         raise InputError(
@@ -50,7 +51,7 @@ def measurements(config: Config) -> list[Measurement]:
     cases = [("local_only", NONE, 0)] + [
         (rule, attack, f)
         for rule in rules
-        for attack in config.attacks
+        for attack in config.attacks or ATTACKED
         for f in config.num_byzantine
     ]
     of_all_runs = cache(partial(errors, config))

@@ -17,7 +17,19 @@ from experiments.engine.fields import (
 from experiments.robustness.adversaries import ATTACKS, NONE, RULES
 from experiments.robustness.formats import FORMATS
 
-STUDIES = ("averaging", "two_worlds", "dumbbell", "compression")
+# Of the study selection; `random_` and a rule is a defence.
+METHODS = (
+    "random",
+    "oracle",
+    "pens",
+    "dac",
+    "panm_loss",
+    "panm_grad",
+    "panm_probe",
+    "random_cs_plus",
+    "random_ubar",
+)
+STUDIES = ("averaging", "two_worlds", "dumbbell", "selection", "compression")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +44,21 @@ class Config(Common):
         "and ios under attack, and those of He et al. on the dumbbell.",
         among=tuple(RULES),
     )
-    attacks: tuple[str, ...] = names(
-        (NONE, "spectral", "alie", "dissensus", "foe"),
-        "Attacks of the studies averaging and two_worlds. Those of the default are by "
-        "attackers beside each agent, with a line search; label_flip, sign_flip and "
-        "backdoor are by agents that are linked to all others, in two_worlds only.",
+    attacks: tuple[str, ...] | None = names(
+        None,
+        "What attackers do. If not given, none, spectral, alie, dissensus and foe, by "
+        "attackers beside each agent with a line search; in the study selection none "
+        "and the others, by agents, who are linked to all others in two_worlds.",
         among=(NONE, *ATTACKS),
+    )
+    methods: tuple[str, ...] | None = names(
+        None,
+        "Ways of choosing peers of the study selection, see its table; all if not "
+        "given.",
+        among=METHODS,
+    )
+    byzantine_share: float = number(
+        0.2, "Of the agents of the study selection.", above=0, below=1
     )
     num_byzantine: tuple[int, ...] = integers(
         (1, 3, 4, 6, 8),
@@ -80,8 +101,8 @@ class Config(Common):
     )
     num_agents: int | None = integer(
         None,
-        "Honest agents of a run, an even number; 26 in two worlds and 20 elsewhere if "
-        "not given.",
+        "Honest agents of a run, an even number; 26 in two worlds, 40 with attackers "
+        "in selection and 20 elsewhere if not given.",
         at_least=4,
         topic=DATA,
     )
@@ -131,5 +152,5 @@ class Config(Common):
     @property
     def size(self) -> int:
         """Honest agents."""
-        is_two_worlds = self.study in ("averaging", "two_worlds")
-        return self.num_agents or (26 if is_two_worlds else 20)
+        usual = {"averaging": 26, "two_worlds": 26, "selection": 40}
+        return self.num_agents or usual.get(self.study, 20)

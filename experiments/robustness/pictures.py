@@ -1,6 +1,6 @@
 """Figures of `experiments.robustness`: what attackers and compression cost."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,8 @@ from experiments.analysis.lines import color_of, draw_lines, grouped
 from experiments.engine import reading
 from experiments.engine.row_kinds import Row
 from experiments.robustness.adversaries import NONE
+
+CHANCE = "expected_from_attackers"
 
 
 def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
@@ -123,3 +125,56 @@ def by_group(folder: Path, metrics: tuple[str, ...]) -> None:
 
 def _said(setting: dict) -> str:
     return ", ".join(f"{name} {v}".replace("_", " ") for name, v in setting.items())
+
+
+def by_attack(folder: Path) -> None:
+    """Accuracy, attack success and how often attackers are chosen: bars by method.
+
+    Attackers chosen are told as a multiple of those expected of a uniform choice in the
+    own cluster.
+
+    Args:
+      folder: of the run.
+    """
+    rows = last_rows(reading.rows(folder, ("accuracy",)))
+    measures: dict[str, Callable[[Row], float | None]] = {
+        "accuracy of honest agents": lambda row: row["accuracy"],
+        "attack success": lambda row: row.get("attack_success"),
+        "attackers averaged with, 1 = by chance": chosen_attackers,
+    }
+    methods = list(dict.fromkeys(row["scheme"] for row in rows))
+    attacks = grouped(rows, lambda row: row["setting"]["attack"])
+    height = 0.18 * len(methods) * len(attacks) + 1.2
+    figure = Figure(figsize=(11, height), layout="constrained")
+    grid = figure.subplots(1, len(measures), sharey=True)
+    thickness = 0.8 / len(attacks)
+    for axes, (label, measure) in zip(grid, measures.items(), strict=True):
+        for number, (attack, same) in enumerate(attacks.items()):
+            by_method = grouped(same, lambda row: row["scheme"])
+            known = {
+                methods.index(name): np.mean(np.asarray(values, float))
+                for name, own in by_method.items()
+                if None not in (values := [measure(row) for row in own])
+            }
+            places = np.asarray(list(known)) + (number + 0.5) * thickness - 0.4
+            axes.barh(
+                places,
+                list(known.values()),
+                0.9 * thickness,
+                color=color_of(number, list(attacks)),
+                label=attack.replace("_", " "),
+            )
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3, axis="x")
+    grid[-1].axvline(1, color="black", lw=0.8)
+    grid[0].set_yticks(
+        range(len(methods)), [name.replace("_", " ") for name in methods]
+    )
+    grid[0].invert_yaxis()
+    figures.save_with_legend(figure, grid[-1], folder, "selection_by_attack")
+
+
+def chosen_attackers(row: Row) -> float | None:
+    """Attackers that honest agents averaged with, as a multiple of chance."""
+    share, chance = (row.get(name) for name in ("from_attackers", CHANCE))
+    return share / chance if share is not None and chance else None

@@ -7,6 +7,7 @@ from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange.attacks import Attack
 from p2pjax.tasks.task import Task
+from p2pjax.training.samplers import whole_set
 from p2pjax.types import Array, Evaluate, FederatedData, Models, PyTree, Split
 
 COLUMNS = (
@@ -15,6 +16,7 @@ COLUMNS = (
     "disagreement",
     "attack_success",
     "valid_accuracy",
+    "from_attackers",
     "mean_of_all",
     "mean_of_clique_1",
     "mean_of_clique_2",
@@ -96,20 +98,16 @@ def with_means(evaluate: Evaluate, task: Task, num_agents: int) -> Evaluate:
         "mean_of_clique_1": slice(half),
         "mean_of_clique_2": slice(half, None),
     }
-    score = on_test_sets(task)
 
     def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
-        means = [
-            jax.tree.map(lambda leaf: leaf[own].mean(0), models.reported)  # noqa: B023
-            for own in groups.values()
-        ]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *means)
-        test = pooled(data.test, num_agents, len(groups))
-        found = score(Models(stacked), data._replace(test=test))["accuracy"]
-        return {
-            **evaluate(models, data),
-            **{name: found[number] for number, name in enumerate(groups)},
-        }
+        test = pooled(data.test, num_agents, 1)
+        batch = whole_set({k: v[0] for k, v in test.examples.items()}, test.size[0])
+        values = dict(evaluate(models, data))
+        for name, own in groups.items():
+            mean = jax.tree.map(lambda leaf: leaf[own].mean(0), models.reported)  # noqa: B023
+            total, weight = task.evaluate(mean, batch)["accuracy"]
+            values[name] = total / weight
+        return values
 
     return evaluate_fn
 

@@ -6,13 +6,14 @@ from experiments.analysis import figures
 from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job, Measurement
-from experiments.robustness import averaging, pictures, scores, training
+from experiments.robustness import averaging, pictures, scores, selection, training
 from experiments.robustness.config import Config
 from p2pjax.types import InputError
 
 _TRAINED = {
     "two_worlds": training.two_worlds_jobs,
     "dumbbell": training.dumbbell_jobs,
+    "selection": selection.selection_jobs,
     "compression": training.compression_jobs,
 }
 
@@ -48,6 +49,8 @@ def report(config: Config, folder: Path) -> None:
         pictures.by_attackers(folder, shown, "accuracy_by_attackers")
     elif config.study == "compression":
         pictures.by_bytes(folder)
+    elif config.study == "selection":
+        pictures.by_attack(folder)
     else:
         means = tuple(name for name in scores.COLUMNS if name.startswith("mean_of"))
         pictures.by_group(folder, means)

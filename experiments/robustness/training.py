@@ -9,6 +9,7 @@ from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs, of_all_runs
 from experiments.robustness import scores
 from experiments.robustness.adversaries import (
+    ATTACKED,
     NONE,
     ON_A_DUMBBELL,
     RULES,
@@ -58,7 +59,7 @@ def two_worlds_jobs(config: Config) -> list[Job]:
     plain = Program(_gossip(config, task, free, None), _judged(config, task))
     jobs += jobs_of_runs(config, "dpsgd", reference, plain, honest_data)
     for name in config.rules or UNDER_ATTACK:
-        for attack in config.attacks:
+        for attack in config.attacks or ATTACKED:
             for f in config.num_byzantine:
                 found = threat(graph, attack, f, examples.num_classes)
                 rule = RULES[name](f, longest_step(found))
