@@ -93,7 +93,6 @@ from p2pjax.types import (
 )
 
 METHODS = (
-    "attacks",
     "aucccr",
     "central",
     "choco_sgd",

@@ -373,7 +373,9 @@ def test_label_flip_is_learning_from_flipped_labels():
 
 
 @pytest.mark.parametrize(
-    "updates", [pj.steps(1), pytest.param(pj.epochs(2), marks=SLOW)]
+    "updates",
+    [pytest.param(pj.steps(1), marks=SLOW), pytest.param(pj.epochs(2), marks=SLOW)],
+    ids=["steps", "epochs"],
 )
 def test_a_boosted_backdoor(updates):
     """What is sent is scaled; success is told of honest agents."""
@@ -389,9 +391,8 @@ def test_a_boosted_backdoor(updates):
     start = stacked_models()
     (state,) = rounds(method, DATA, start)
     (own,) = rounds(alone, DATA, start)
-    for new, before, after in zip(
-        *map(jax.tree.leaves, (state.variables.params, start, own.variables.params))
-    ):
+    models = (state.variables.params, start, own.variables.params)
+    for new, before, after in zip(*map(jax.tree.leaves, models), strict=True):
         sent = np.array(after)
         sent[1] = before[1] + 4 * (after[1] - before[1])
         rest = sent.sum(0) - sent
@@ -455,7 +456,7 @@ def ubar_reference(models, data, sent_to, share, alpha):
         near = np.argsort(far, kind="stable")[: max(int(share * len(others)), 1)]
         loss = [np.square(messages[k] - centers[i]).sum() / 2 for k in near]
         own = np.square(x[i] - centers[i]).sum() / 2
-        good = [k for k, value in zip(near, loss) if value <= own]
+        good = [k for k, value in zip(near, loss, strict=True) if value <= own]
         good = good or [near[int(np.argmin(loss))]]
         found.append(alpha * x[i] + (1 - alpha) * messages[good].mean(0))
     return np.array(found)
@@ -482,9 +483,8 @@ def test_ubar_tries_what_it_receives(name, given):
         "none": None,
     }[name]
 
-    decoded = np.array(
-        [ENCODE[given](row, [slice(0, 5)]) for row in start.astype(float)]
-    )
+    whole = [slice(0, 5)]
+    decoded = np.array([ENCODE[given](row, whole) for row in start.astype(float)])
 
     def sent_to(i, j):
         if attack is None or j not in byzantine:
@@ -493,7 +493,7 @@ def test_ubar_tries_what_it_receives(name, given):
         bad = -0.5 * decoded[j]
         if name == "alie":
             bad = known.mean(0) + 1.5 * known.std(0, ddof=1)
-        return ENCODE[given](bad, [slice(0, 5)])
+        return ENCODE[given](bad, whole)
 
     task, data = quadratic(), quadratic_world(targets)
     method = pj.dpsgd(
@@ -564,12 +564,7 @@ def test_means_of_a_history_are_over_honest_agents():
     assert mean == pytest.approx(0.7)
     assert np.isnan(diverged)  # of an honest agent, which is not hidden
     table = history.to_pandas()
-    assert table["accuracy"].isna().tolist() == [False, True, False, False] + [
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert np.flatnonzero(table["accuracy"].isna()).tolist() == [1, 5, 6]
     # Two runs side by side, with attackers of their own.
     two = {name: np.stack([values, values[::-1]]) for name, values in metrics.items()}
     runs = snapshot(two)._replace(used=Used(*(np.zeros(2, int) for _ in Used._fields)))

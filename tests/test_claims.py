@@ -311,6 +311,16 @@ class TestVerdicts:
                 STUDY + CLAIM + 'left_out = "more"\n' + PART,
                 "partly supported",
             ),
+            (
+                0.9 + NOISE,
+                STUDY + CLAIM + 'unread = "own weights"\n' + PART,
+                "partly supported",
+            ),
+            (
+                0.5 + NOISE,
+                STUDY + CLAIM + 'unread = "own weights"\n' + PART,
+                "inconclusive",
+            ),
             (0.9 + NOISE, STUDY + OTHER + CLAIM + NOT_RUN + PART, "partly supported"),
             (0.5 + NOISE, STUDY + OTHER + CLAIM + NOT_RUN + PART, "inconclusive"),
             (

@@ -255,7 +255,7 @@ def test_half_of_the_messages_is_lost(name):
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_what_is_lost_has_no_influence(name, monkeypatch):
     monkeypatch.setattr(
-        pipeline, "arrivals", lambda channel, key, sent: jnp.zeros_like(sent)
+        pipeline, "arrivals", lambda channel, key, sent, **more: jnp.zeros_like(sent)
     )
     method = METHODS[name](channel=HALF)
     inputs = method.plan(np.random.default_rng(0), some_world(), 4)

@@ -39,6 +39,15 @@ SMALL = {
         "--methods=fedavg",
     ),
     "compare": (*ONE_ROUND, "--num_agents=2", "--hidden=4", "--methods=local_only"),
+    "robustness": (
+        *ONE_ROUND,
+        "--study=dumbbell",
+        "--num_agents=4",
+        "--hidden=4",
+        "--test_size=20",
+        "--rules=mean",
+        "--splits=iid",
+    ),
 }
 
 

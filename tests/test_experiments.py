@@ -275,6 +275,13 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--num_agents=20",
             "--hidden=4",
         ),
+        "robustness": (
+            "--dataset=digits",
+            "--network=mlp",
+            "--hidden=4",
+            "--test_size=60",
+            "--num_byzantine=1",
+        ),
     }[experiment]
     if "connections.text" in name or "connections.thesis_text" in name:
         small = (
@@ -285,6 +292,8 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--min_train=1",
             "--max_train=1000",
         )
+    if "robustness.averaging" in name:
+        small += ("--rules=gts", "--attacks=none")
     if "senteval" in name:
         small += ("--dataset=topics",)
     if "combination.mnist" in name:
@@ -353,11 +362,16 @@ def test_flagfiles_run(run, flagfile):
         args += ("--batch_size=5", "--group_sizes=16")
     if experiment == "connections":  # test_connections runs the other methods
         args += ("--methods=sparse,dac",)
+    if "robustness.two_worlds" in named(flagfile):  # test_robustness runs the others
+        args += ("--rules=gts", "--attacks=alie,label_flip")
     if experiment == "mnist" and "network" not in flagfile.read_text():
         args += ("--network=64=20=10=10",)
     folder = run(*args, "--num_rounds=2", "--eval_every=1", experiment=experiment)
     if experiment == "heterogeneity":
         assert_drawn(folder, "divergence", "Jensen-Shannon divergence")
+        return
+    if "robustness.averaging" in named(flagfile):
+        assert_drawn(folder, "error_by_attackers", "squared error", "gts")
         return
     assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 

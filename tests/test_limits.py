@@ -53,6 +53,21 @@ SETTINGS = {
     "multi_task": ("--num_agents=4", "--methods=mt", "--graphs=random"),
     "next_word": ("--num_agents=8", "--methods=dpsgd,p2p_bn"),
     "next_word scaling": ("--study=scaling", "--sizes=8"),
+    "robustness": (
+        *("--num_agents=4", "--links=1", "--test_size=20", "--rules=gts"),
+        *("--attacks=alie", "--num_byzantine=1"),
+    ),
+    "robustness averaging": (
+        *("--num_agents=4", "--links=1", "--study=averaging", "--rules=gts"),
+        *("--attacks=alie", "--num_byzantine=1"),
+    ),
+    "robustness dumbbell": (
+        *("--num_agents=4", "--study=dumbbell", "--test_size=20", "--rules=mean"),
+    ),
+    "robustness compression": (
+        *("--num_agents=4", "--study=compression", "--test_size=20"),
+        *("--graphs=ring", "--formats=exact"),
+    ),
     "virtual": ("--num_agents=4", "--size=20", "--methods=virtual,local"),
     "virtual femnist": ("--num_agents=4", "--size=20", "--study=femnist"),
     "virtual har": ("--num_agents=4", "--size=20", "--study=har"),
@@ -79,6 +94,10 @@ REFUSED = {
     "multi_task": "num_agents length stream feed_forward layers heads batch_size",
     "next_word": "num_agents units batch_size num_rounds degree",
     "next_word scaling": "sizes units",
+    "robustness": "num_agents num_byzantine links train_size test_size hidden",
+    "robustness averaging": "num_agents num_byzantine links dimension",
+    "robustness dumbbell": "num_agents extra_edges train_size test_size hidden",
+    "robustness compression": "num_agents train_size test_size hidden degree",
     "virtual": "num_agents size network batch_size num_samples num_test_samples",
     "virtual femnist": "num_agents size",
     "virtual har": "num_agents size",

@@ -652,7 +652,7 @@ def test_processes_share_agents_evenly(monkeypatch):
         sharding.agents_mesh(8)
     with pytest.raises(InputError, match="evenly, got 6 agents and 2 devices"):
         sharding.agents_mesh(6, 2)
-    for experiment in ("multi_task", "heterogeneity"):
+    for experiment in ("multi_task", "heterogeneity", "robustness"):
         with pytest.raises(InputError, match=f"experiments.{experiment}, got 3: leave"):
             processes.check_alone(experiment)
 

@@ -222,3 +222,23 @@ def test_means_are_over_honest_agents():
     plain = row([0.0, 0.5, 1.0], [0.0] * 3)
     assert plain["accuracy"] == 0.5 and plain["train_loss"] == 5
     assert "num_byzantine" not in plain
+
+
+def test_agents_that_attack_are_not_judged():
+    tally = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    used = Used(np.int64(12), np.int64(120), *np.zeros(3))
+    values = {
+        "accuracy": np.array([0.25, np.nan, 0.75]),
+        "loss": np.array([1.0, np.nan, 3.0]),
+        "diverged": np.array([0.0, np.nan, 1.0]),
+    }
+    info = TWO_ROUNDS._replace(train_loss=np.array([[0.0] * 3, [1.0, np.nan, 2.0]]))
+    row = rows.metrics_row({}, tally, used, values, info, CLUSTER, {})
+    assert (row["accuracy"], row["loss"], row["train_loss"]) == (0.5, 2, 1.5)
+    assert row["num_diverged"] == 1
+    assert np.isnan(row["agent_accuracy"][1])
+    # Agent 0 heard agent 1 twice and agent 2 once, agent 2 nobody.
+    assert row["from_attackers"] == pytest.approx(2 / 3)
+    info = info._replace(merged=MERGED.merged)
+    row = rows.metrics_row({}, tally, used, values, info, CLUSTER, {})
+    assert row["from_attackers"] == 1

@@ -84,31 +84,54 @@ def accuracy_by_messages(folder: Path, rows: list[Row] | None = None) -> None:
       folder: of the run.
       rows: those that are drawn; all of the folder if not given.
     """
-    rows = rows or reading.rows(folder, ("accuracy", "messages"))
+    _accuracy_by_cost(folder, "messages", "messages sent by an agent", rows)
+
+
+def accuracy_by_bytes(
+    folder: Path, rows: list[Row] | None = None, name: str = "accuracy_by_bytes"
+) -> None:
+    """As `accuracy_by_messages`, against bytes.
+
+    Args:
+      folder: of the run.
+      rows: those that are drawn; all of the folder if not given.
+      name: of the figure.
+    """
+    _accuracy_by_cost(folder, "bytes", "bytes sent by an agent", rows, name)
+
+
+def _accuracy_by_cost(
+    folder: Path,
+    cost: str,
+    label: str,
+    rows: list[Row] | None,
+    name: str = "accuracy_by_messages",
+) -> None:
+    rows = rows or reading.rows(folder, ("accuracy", cost))
     lines = grouped(rows, lambda row: row["scheme"])
-    figure, axes = new_figure("messages sent by an agent")
-    for position, (name, same_scheme) in enumerate(lines.items()):
+    figure, axes = new_figure(label)
+    for position, (scheme, same_scheme) in enumerate(lines.items()):
         color = color_of(position, list(lines))
         means = {
             number: [
                 np.mean(np.asarray([row[metric] for row in same], float))
-                for metric in ("messages", "accuracy")
+                for metric in (cost, "accuracy")
             ]
             for number, same in grouped(same_scheme, lambda r: r["round"]).items()
         }
-        messages, accuracy = np.array(list(means.values())).T
-        best, label = accuracy.argmax(), name.replace("_", " ")
-        if not messages.any():
+        spent, accuracy = np.array(list(means.values())).T
+        best, label = accuracy.argmax(), scheme.replace("_", " ")
+        if not spent.any():
             axes.axhline(accuracy[best], color=color, linestyle="--", label=label)
             continue
-        sends = messages > 0  # a logarithmic axis has no zero
+        sends = spent > 0  # a logarithmic axis has no zero
         marker = marker_of(position)
         axes.plot(
-            messages[sends], accuracy[sends], f"{marker}-", c=color, ms=3, label=label
+            spent[sends], accuracy[sends], f"{marker}-", c=color, ms=3, label=label
         )
-        axes.plot(messages[best], accuracy[best], marker, color=color, ms=8)
+        axes.plot(spent[best], accuracy[best], marker, color=color, ms=8)
     axes.set_xscale("log")
-    save(figure, axes, folder, "accuracy_by_messages")
+    save(figure, axes, folder, name)
 
 
 def curves_by_round(

@@ -97,6 +97,7 @@ CLAIM: Kinds = {
     "reading": list_of(TABLE),
     "refuted_by": one_or_more(TEXT),
     "left_out": TEXT,
+    "unread": TEXT,
     "measured_before": SWITCH,
     "note": TEXT,
     "core_hours": NUMBER,

@@ -86,6 +86,7 @@ class Claim(NamedTuple):
     not_testable: str
     not_run: str
     left_out: str  # what of the statement no part tests
+    unread: str  # another reading of what the source leaves open, which no study has
     measured_before: bool  # by runs that were not kept
     note: str
     core_hours: float
@@ -184,6 +185,7 @@ def _claim(given: Table) -> Claim:
         not_testable=given.get("not_testable", ""),
         not_run=given.get("not_run", ""),
         left_out=given.get("left_out", ""),
+        unread=given.get("unread", ""),
         measured_before=given.get("measured_before", False),
         note=given.get("note", ""),
         core_hours=float(given.get("core_hours", 0)),

@@ -203,6 +203,7 @@ def combine(
         for reading in claim.readings
         if all(j.state == "not run" for j in parts if j.part.reading == reading)
     ]
+    unread += [claim.unread] if claim.unread else []
     counts = ", ".join(
         f"{len(found)} {_STATES[state]}" for state, found in by_state.items() if found
     )
@@ -221,7 +222,7 @@ def combine(
         reason += f"; on {', '.join(sorted(data))}, not the source's data"
     if claim.left_out:
         reason += f"; not tested: {claim.left_out}"
-    if num_for == len(parts) and not claim.left_out and "" in data:
+    if num_for == len(parts) and not claim.left_out and not unread and "" in data:
         return "supported", f"{reason}. {by_state['for'][0].text}"
     if num_for:
         other = by_state["against"] or by_state["open"]

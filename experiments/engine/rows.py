@@ -189,6 +189,9 @@ def metrics_row(
         row["in_cluster"] = _share_in_cluster(info.links, cluster)
         if info.merged is not None:
             row["merged_in_cluster"] = _share_in_cluster(info.merged, cluster)
+    if info.links is not None and not judged.all():
+        links = info.links if info.merged is None else info.merged
+        row["from_attackers"] = _share(links, ~judged[links.sender], judged)
     if info.time is not None:
         row["time"] = info.time[-1]
     if info.delivered is not None:
@@ -222,9 +225,16 @@ def _over_agents(values: np.ndarray) -> list[float | None]:
 
 def _share_in_cluster(links: Links, cluster: np.ndarray) -> float | None:
     """Of the messages that came, those from the receiver's group; None if none came."""
-    count = np.asarray(links.arrived, np.float64)
-    is_within = cluster[links.sender] == cluster[:, None]
-    return float(count[is_within].sum() / count.sum()) if count.any() else None
+    return _share(links, cluster[links.sender] == cluster[:, None])
+
+
+def _share(
+    links: Links, is_counted: np.ndarray, receivers: np.ndarray | slice = slice(None)
+) -> float | None:
+    """Of the messages that came to some receivers, those that are counted."""
+    count = np.asarray(links.arrived, np.float64)[:, receivers]
+    counted = count[is_counted[:, receivers]]
+    return float(counted.sum() / count.sum()) if count.any() else None
 
 
 def links_row(name: Row, tally: Tally, cluster: np.ndarray) -> Row | None:

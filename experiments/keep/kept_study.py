@@ -27,11 +27,16 @@ LARGE = 300_000  # bytes of runs.jsonl
 OF_RUNS = ("num_runs", "first_run")
 # Lists of what was tried: a study can be run in parts of them.
 LISTS = (
+    "attacks",
+    "consensus_steps",
+    "formats",
     "graphs",
     "hidden",
     "levels",
     "methods",
     "modified",
+    "num_byzantine",
+    "rules",
     "schemes",
     "shared_hidden",
     "splits",

@@ -18,6 +18,16 @@ BEGIN = "<!-- computed by `python -m experiments.tables`; do not edit -->"
 END = "<!-- end of what is computed -->"
 POINTS = (10, 20, 30, 40, 100, 200, 300, 400, 500, 1000)  # rounds worth a column
 MOST = 6  # columns of rounds
+# Metrics with tables of their own, where a study has them.
+ALSO = (
+    "worst_accuracy",
+    "attack_success",
+    "disagreement",
+    "mean_of_all",
+    "mean_of_clique_1",
+    "mean_of_clique_2",
+)
+SMALL = ("squared_error", "disagreement")  # of any magnitude: two digits that count
 
 
 def pages(root: Path) -> dict[Path, str]:
@@ -71,6 +81,11 @@ def section(root: Path, study: Study) -> str:
         "",
         *table(study, metric),
         "",
+    ]
+    for also in _also(kept, metric):
+        lines += [f"The {also.replace('_', ' ')} of the same runs:", ""]
+        lines += [*table(study, also), ""]
+    lines += [
         f"Kept in `results/{study.name}`, with all flags ({len(flags)}).",
         "",
     ]
@@ -107,6 +122,12 @@ def _scalar(study: Study) -> str:
     line = _first(study.groups[0])
     names = [n for n in line if n not in (*WHERE, "round", *reading.OF_AGENTS)]
     return names[0] if names else "round"
+
+
+def _also(kept: Path, metric: str) -> list[str]:
+    """Other metrics of the summary that have a table."""
+    known = {row["metric"] for row in reading.summary(kept).rows}
+    return [name for name in ALSO if name in known and name != metric]
 
 
 def varied(study: Study) -> list[str]:
@@ -146,7 +167,11 @@ def table(study: Study, metric: str) -> list[str]:
         columns[value] = None
         cells.setdefault(name, {})[value] = _cell(group, metric, None)
     head = ["scheme", *(key.replace("_", " ") for key in others), *columns]
-    rows = [[*name, *(own.get(c, "") for c in columns)] for name, own in cells.items()]
+    rows = [
+        [*name, *(own.get(c, "") for c in columns)]
+        for name, own in cells.items()
+        if any(own.values())
+    ]
     return _markdown(head, rows)
 
 
@@ -168,10 +193,11 @@ def _cell(group: Group, metric: str, at: int | None) -> str:
     values = np.asarray(found, float)
     if np.isnan(values).any():
         return ""
-    mean = f"{values.mean():.3f}"
+    digits = ".2g" if metric in SMALL else ".3f"
+    mean = f"{values.mean():{digits}}"
     if len(values) < 2:
         return mean
-    return f"{mean} ± {statistics.mean_interval(values):.3f}"
+    return f"{mean} ± {statistics.mean_interval(values):{digits}}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -25,9 +25,10 @@ from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.selection.sparse import sparse
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import epochs, steps_of
+from p2pjax.training.poisoning import poisoned
 from p2pjax.types import (
     Algorithm,
     Array,

@@ -90,7 +90,8 @@ def multi_task(
       local_updates: of an agent that is awake, `epochs(e)` or `steps(k)`.
       rewire_every: network epochs after which the next graph comes.
       timing: when agents wake: random or by clocks, present or absent.
-      channel: what happens to messages on their way: `channel.drop`, `channel.delay`.
+      channel: what happens to messages on their way: `channel.drop`, `channel.delay`,
+        `channel.quantize`.
       num_mailboxes: see `asynchronous`.
       max_width: see `asynchronous`.
       agent_loop: see `asynchronous`.
@@ -183,6 +184,7 @@ def multi_task(
         rewire_every=rewire_every,
         timing=timing,
         channel=channel,
+        name="Multi-task learning",
         num_mailboxes=num_mailboxes,
         max_width=max_width,
         agent_loop=agent_loop,

@@ -86,7 +86,8 @@ def p2p_bn(
       growing_momentum: let the running statistics keep more and more, up to 0.99.
       update_scale: `[N]` factors of the agents' updates.
       timing: when agents wake: random or by clocks, present or absent.
-      channel: what happens to messages on their way: `channel.drop`, `channel.delay`.
+      channel: what happens to messages on their way: `channel.drop`, `channel.delay`,
+        `channel.quantize`.
       local_patterns: leaves that are not sent, see `exchange.shared`.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave where they are batched; no limit if not given.
@@ -198,6 +199,7 @@ def p2p_bn(
         rewire_every=rewire_every,
         timing=timing,
         channel=channel,
+        name="P2P-BN",
         local=local,
         num_mailboxes=num_mailboxes,
         max_width=max_width,

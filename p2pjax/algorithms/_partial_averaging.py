@@ -12,8 +12,11 @@ import numpy as np
 import optax
 
 from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
+from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.robust import Rule
 from p2pjax.partial.averaging import Averaging, server
 from p2pjax.partial.schemes import Scheme
 from p2pjax.partial.sharing import compile_scheme, layout_of
@@ -53,6 +56,8 @@ def partial_averaging(
     shared_init: bool = True,
     update_scale: Array | None = None,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     score_before: bool = False,
     agent_loop: int = AUTO,
 ) -> Algorithm:
@@ -82,6 +87,8 @@ def partial_averaging(
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
       channel: what happens to messages on their way.
+      attack: what Byzantine agents send or learn from; None: all are honest.
+      aggregate: a robust rule in place of the mean, for each partial model by itself.
       score_before: also score models before they are averaged.
       agent_loop: see `agent_loop.map_agents`.
 
@@ -127,6 +134,8 @@ def partial_averaging(
             shared_init=shared_init,
             update_scale=update_scale,
             channel=channel,
+            attack=attack,
+            aggregate=aggregate,
             score_before=score_before,
             agent_loop=agent_loop,
         )
@@ -148,12 +157,15 @@ def partial_averaging(
         size = jax.tree.leaves(state.variables.params)[0].shape[0]
         return method(size).models(state)
 
+    evaluate = before_and_after(task, agent_loop)
+    if attack is not None:
+        evaluate = of_honest_agents(evaluate, task, attack, agent_loop)
     return Algorithm(
         init_fn,
         plan_fn,
         round_fn,
         models_fn,
-        before_and_after(task, agent_loop),
+        evaluate,
         f"{local_updates.described} of each agent and one averaging"
         if local_updates.num_epochs
         else "one mini-batch of each agent, and one averaging after "

@@ -24,7 +24,10 @@ from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Mail, Traffic, Waves
 from p2pjax.datasets.checking import check_data
-from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.compression import Format
+from p2pjax.exchange.encoding import message_bits, num_bytes
+from p2pjax.exchange.owner_classes import whole_model
 from p2pjax.graphs import topology
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
@@ -45,6 +48,7 @@ from p2pjax.types import (
     num_agents,
 )
 
+FORMATS = ("half", "uniform8")  # of messages
 NUM_GROUPS = 2  # of leaves: those that all tasks have, and those of one
 
 
@@ -73,6 +77,7 @@ def asynchronous(
     num_mailboxes: int | None = None,
     max_width: int | None = None,
     agent_loop: int,
+    name: str = "This method",
 ) -> Algorithm:
     """A method in which one agent at a time is awake.
 
@@ -91,14 +96,17 @@ def asynchronous(
       rewire_every: network epochs after which the next graph comes; None keeps the
         first.
       timing: when agents wake and messages arrive.
-      channel: what else happens to messages on their way: `drop` and `delay`.
+      channel: what else happens to messages on their way: `drop`, `delay` and
+        `quantize`.
       local: regular expressions of leaves that are not exchanged.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave, for `VMAP`; no limit if not given.
       agent_loop: `VMAP` trains the agents of a wave in one batch per task; any other
         number takes them one after the other, in place, on every device its own.
+      name: of the method, for messages.
     """
     check_batch_size(batch_size)
+    check_channel(channel, name, delays=True, formats=FORMATS)
     graph = as_topology(graph)
     check_rewiring(graph, rewire_every)
     timing = _with_channel(timing, channel)
@@ -199,6 +207,11 @@ def asynchronous(
             examples=trainings * of_wake.astype(trainings.dtype),
             steps=trainings * num_steps.astype(trainings.dtype),
         )
+        if channel.format is not None:
+            of_one = _message_bytes(
+                channel.format, state.mailbox, starts, num_agents(data)
+            )
+            info = info._replace(bytes=sent * of_one)
         return state, info
 
     def models_fn(state: AsynchronousState) -> Models:
@@ -247,9 +260,38 @@ def _with_channel(timing: Timing, channel: Channel) -> Timing:
 
 def _message_sizes(mailbox: PyTree, starts: Sequence[int], num_agents: int) -> Array:
     """Parameters in a message of every agent, `[N]`."""
-    of_tasks = []
-    for task in range(len(starts)):
-        own = task_groups.of_task(lambda leaf, _: leaf, mailbox, task, 0)
-        of_tasks.append(sum(leaf[0, 0].size for leaf in jax.tree.leaves(own)))
+    return _of_messages(
+        lambda own: sum(leaf.size for leaf in jax.tree.leaves(own)),
+        mailbox,
+        starts,
+        num_agents,
+    )
+
+
+def _message_bytes(
+    format: Format, mailbox: PyTree, starts: Sequence[int], num_agents: int
+) -> Array:
+    """Bytes of a message of every agent, `[N]`."""
+
+    def of_one(own: PyTree) -> int:
+        plan = whole_model(1, own)
+        return num_bytes(message_bits(format, plan, own))
+
+    return _of_messages(of_one, mailbox, starts, num_agents)
+
+
+def _of_messages(
+    measure: Callable[[PyTree], int],
+    mailbox: PyTree,
+    starts: Sequence[int],
+    num_agents: int,
+) -> Array:
+    """`measure` of the message of ONE agent of each task, `[N]`."""
+    of_tasks = [
+        measure(
+            task_groups.of_task(lambda leaf, _: leaf[0, 0], mailbox, task, 0),
+        )
+        for task in range(len(starts))
+    ]
     task_of = task_groups.task_of_agents(starts, num_agents)
     return np.asarray(of_tasks, np.float32)[task_of]

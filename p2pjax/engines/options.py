@@ -36,7 +36,7 @@ class AdverseOptions(CommonOptions, total=False):
       attack: what Byzantine agents send or learn from, such as
         `attacks.alie(byzantine=(0, 5), scale=1.5)`. Metrics are NaN for them.
       aggregate: a robust rule in place of the mean, such as
-        `robust.clipped_gossip(max_byzantine=2)`.
+        `robust.median(max_byzantine=2)`.
     """
 
     attack: Attack | None

@@ -15,18 +15,43 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adverse_partial import (
+    adverse_average,
+    bytes_of,
+    check_groups,
+    check_partial,
+    prepared_attack,
+)
+from p2pjax.engines.adversity import (
+    attacked,
+    byzantine_agents,
+    inputs_and_attackers,
+    no_attackers,
+    poisoned_agents,
+    with_attackers,
+)
 from p2pjax.engines.assembly import assemble
-from p2pjax.exchange.channel import PERFECT, Channel, check_channel
-from p2pjax.exchange.pipeline import make_exchange, send
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.attacks.attackers import byzantine_mask
+from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.pipeline import Memory, begin, make_exchange, send
+from p2pjax.exchange.robust import Rule
 from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
-from p2pjax.partial.averaging import Averaging, messages_and_payload, warn_if_split
+from p2pjax.partial.averaging import (
+    Averaging,
+    InputsOf,
+    any_link,
+    messages_and_payload,
+    warn_if_split,
+)
 from p2pjax.partial.drift import requests, updated
 from p2pjax.partial.sharing import SharingPlan, initial_variables
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import local_training, own_steps
+from p2pjax.training.poisoning import poisoned
 from p2pjax.training.samplers import Sampler, num_drawn
 from p2pjax.types import (
     Algorithm,
@@ -59,6 +84,17 @@ class PartialAveragingState(NamedTuple):
     opt_state: PyTree  # leaves [N, ...]
     reference: PyTree = ()  # parameters after the last exchange, for dynamic averaging
     pending: Pending | tuple[()] = ()
+    before: PyTree = ()  # parameters after the last averaging, for some attacks
+    memory: Memory | tuple[()] = ()  # of the exchange
+
+
+class _Carried(NamedTuple):
+    """What an averaging changes."""
+
+    params: PyTree
+    reference: PyTree
+    before: PyTree
+    memory: Memory | tuple[()]
 
 
 def partial_rounds(
@@ -74,6 +110,8 @@ def partial_rounds(
     shared_init: bool = True,
     update_scale: Array | None = None,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     score_before: bool = False,
     agent_loop: int = AUTO,
 ) -> Algorithm:
@@ -100,10 +138,12 @@ def partial_rounds(
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
       channel: what happens to messages on their way.
+      attack: what Byzantine agents send or learn from; None: all are honest.
+      aggregate: a robust rule in place of the mean, for each partial model by itself.
       score_before: also score models before they are averaged.
       agent_loop: see `agent_loop.map_agents`.
     """
-    check_channel(channel, "Partial averaging")
+    check_partial(averaging, channel, attack, aggregate)
     if average_every < 1:
         raise InputError(f"Need average_every of 1 or more, got {average_every}.")
     if drift_threshold is not None and not 0 <= drift_threshold < float("inf"):
@@ -120,8 +160,13 @@ def partial_rounds(
             f"{np.shape(update_scale)}."
         )
     learner = as_learner(task, optimizer)
+    if attack is not None and attack.poison is not None:
+        learner = poisoned(learner, attack.poison)
     train = _training(learner, sampler, num_steps, agent_loop)
-    exchange = make_exchange(sharing.plan, channel)
+    exchange = make_exchange(
+        sharing.plan, channel, attack, aggregate, eager=averaging.peers is None
+    )
+    needs_before = attack is not None and attack.needs_before
 
     def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
         size = num_agents(data)
@@ -142,23 +187,36 @@ def partial_rounds(
             pending = Pending(
                 jax.random.fold_in(key, 0), jnp.int32(0), inputs, jnp.zeros((), bool)
             )
-        return PartialAveragingState(variables, opt_state, reference, pending)
+        before: PyTree = ()
+        if needs_before:
+            before = jax.tree.map(jnp.copy, variables.params)
+        attackers = no_attackers(attack, size)
+        if attackers is not None and attackers.prepared is not None:
+            empty = jnp.zeros((len(sharing.plan.classes), size))
+            attackers = attackers._replace(prepared=empty)
+        memory = begin(exchange, key, variables.params, attackers)
+        return PartialAveragingState(
+            variables, opt_state, reference, pending, before, memory
+        )
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> PyTree:
         del data
         inputs = averaging.plan(rng, num_rounds)
+        prepared = None
+        if attack is not None:
+            is_byzantine = byzantine_mask(attack, num_members)
+            prepared = prepared_attack(attack, inputs, sharing.plan, is_byzantine)
         if isinstance(inputs, Topology):
             warn_if_split(inputs, sharing.plan)
+            check_groups(aggregate, inputs, sharing.plan)
             if score_before:
                 first = averaging.plan(np.random.default_rng(0), 1)
                 check_width(inputs.mask.shape[2], first.mask.shape[2])
-        return inputs
+        return attacked(attack, inputs, num_members, num_rounds, prepared)
 
-    def requested(
-        inputs: PyTree, params: PyTree, reference: PyTree
-    ) -> Callable[[np.ndarray], PyTree]:
+    def requested(inputs: PyTree, params: PyTree, reference: PyTree) -> InputsOf:
         """Owner vector of a class -> the exchanges of it that take place."""
         if drift_threshold is None:
             return lambda owner: inputs
@@ -169,21 +227,24 @@ def partial_rounds(
         """What arrives of the links `[N, D]`; None: all of it."""
         if not channel.loss_probability:
             return None
-        linked = _any_link(averaging, used, sharing)
+        linked = any_link(averaging, used, sharing.plan)
         return exchange.arrive(jax.random.fold_in(key, 1), t, linked)
 
-    def average(
-        key: Key, t: Array, inputs: PyTree, params: PyTree, reference: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def average(key: Key, t: Array, inputs: PyTree, carried: _Carried) -> _Carried:
+        params, reference, before, memory = carried
         used = requested(inputs, params, reference)
-        messages = send(exchange, key, t, params)
         arrived = arrivals(key, t, used)
-        params = exchange.combine(
-            messages,
-            params,
-            lambda owner: averaging.combine(used(owner), owner, arrived),
-            arrived,
-        )
+        if exchange.manner is None:
+            params = exchange.combine(
+                send(exchange, key, t, params),
+                params,
+                lambda owner: averaging.combine(used(owner), owner, arrived),
+                arrived,
+            )
+        else:
+            params, memory = adverse_average(
+                exchange, averaging, key, t, used, arrived, params, before, memory
+            )
         if drift_threshold is not None:
             reference = updated(
                 reference,
@@ -191,22 +252,22 @@ def partial_rounds(
                 sharing.plan,
                 lambda owner: jnp.any(averaging.links(used(owner), owner), axis=1),
             )
-        return params, reference
+        before = params if needs_before else ()
+        return _Carried(params, reference, before, memory)
 
     def finished(state: PartialAveragingState) -> PartialAveragingState:
         """The state after the averaging that was still to come, if there is one."""
         if not isinstance(state.pending, Pending):
             return state
         key, t, inputs, is_waiting = state.pending
-        params, reference = jax.lax.cond(
+        carried = jax.lax.cond(
             is_waiting,
-            lambda *both: average(key, t, inputs, *both),
-            lambda *both: both,
-            state.variables.params,
-            state.reference,
+            lambda carried: average(key, t, inputs, carried),
+            lambda carried: carried,
+            _carried(state),
         )
-        variables = state.variables._replace(params=params)
-        return state._replace(variables=variables, reference=reference)
+        variables = state.variables._replace(params=carried.params)
+        return state._replace(variables=variables, **_kept(carried))
 
     def round_fn(
         key: Key,
@@ -215,52 +276,69 @@ def partial_rounds(
         state: PartialAveragingState,
         data: FederatedData,
     ) -> tuple[PartialAveragingState, Info]:
+        inputs, attackers = inputs_and_attackers(inputs)
         state = finished(state)
-        scale = None if update_scale is None else jnp.asarray(update_scale)
+        state = state._replace(memory=with_attackers(state.memory, attackers))
+        context = StepContext(
+            None if update_scale is None else jnp.asarray(update_scale),
+            is_byzantine=poisoned_agents(attack, attackers),
+        )
         variables, opt_state, loss = train(
-            key, t, state.variables, state.opt_state, data.train, StepContext(scale)
+            key, t, state.variables, state.opt_state, data.train, context
         )
         is_time = (t + 1) % average_every == 0
 
-        def act(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
-            used = requested(inputs, params, reference)
+        def act(carried: _Carried) -> tuple[_Carried, tuple[Array, ...]]:
+            used = requested(inputs, carried.params, carried.reference)
             sent, payload = messages_and_payload(averaging, used, sharing.plan)
             arrived = arrivals(key, t, used)
             received = sent  # every exchange goes both ways
             if arrived is not None:
                 received = arrived.sum(1).astype(jnp.float32)
+            counted: tuple[Array, ...] = (sent, received, payload)
+            if channel.format is not None:
+                counted += (
+                    bytes_of(
+                        averaging, used, sharing.plan, carried.params, channel.format
+                    ),
+                )
             if not score_before:
-                params, reference = average(key, t, inputs, params, reference)
-            return params, reference, sent, received, payload
+                carried = average(key, t, inputs, carried)
+            return carried, counted
 
-        def wait(params: PyTree, reference: PyTree) -> tuple[PyTree, ...]:
+        def wait(carried: _Carried) -> tuple[_Carried, tuple[Array, ...]]:
             none = jnp.zeros(num_members, jnp.float32)
-            return params, reference, none, none, none
+            return carried, (none,) * (3 if channel.format is None else 4)
 
-        before = variables.params, state.reference
-        params, reference, sent, received, payload = (
-            act(*before)
+        trained = _carried(state)._replace(params=variables.params)
+        carried, (sent, received, payload, *sizes) = (
+            act(trained)
             if average_every == 1
-            else jax.lax.cond(is_time, act, wait, *before)
+            else jax.lax.cond(is_time, act, wait, trained)
         )
-        variables = variables._replace(params=params)
+        variables = variables._replace(params=carried.params)
         pending: Pending | tuple[()] = ()
         if score_before:
             pending = Pending(key, t, inputs, is_time)
-        state = PartialAveragingState(variables, opt_state, reference, pending)
+        state = PartialAveragingState(
+            variables, opt_state, pending=pending, **_kept(carried)
+        )
         examples = num_drawn(sampler, t, data.train.size)
         steps = jnp.ones(num_members, jnp.float32)
         if num_steps is not None:
             steps = jnp.asarray(num_steps(data.train.size), jnp.float32)
             examples = steps * examples
         info = Info(loss, sent, received, payload, examples=examples, steps=steps)
-        return state, info
+        return state, info._replace(bytes=sizes[0] if sizes else None)
 
     def models_fn(state: PartialAveragingState) -> Models:
+        byzantine = byzantine_agents(attack, state.memory)
         if not score_before:
-            return Models(state.variables, averaged=state.variables)
+            return Models(
+                state.variables, averaged=state.variables, is_byzantine=byzantine
+            )
         averaged = finished(state).variables
-        return Models(averaged, trained=state.variables, averaged=averaged)
+        return Models(averaged, state.variables, averaged, byzantine)
 
     return assemble(
         task,
@@ -279,7 +357,21 @@ def partial_rounds(
             else f", and one averaging after every {average_every} rounds"
         ),
         agent_loop=agent_loop,
+        attack=attack,
     )
+
+
+def _carried(state: PartialAveragingState) -> _Carried:
+    return _Carried(state.variables.params, state.reference, state.before, state.memory)
+
+
+def _kept(carried: _Carried) -> dict[str, PyTree]:
+    """Fields of the state beside the models."""
+    return {
+        "reference": carried.reference,
+        "before": carried.before,
+        "memory": carried.memory,
+    }
 
 
 def _training(
@@ -305,18 +397,3 @@ def _training(
         return take(key, t * steps, steps, variables, opt_state, data, context)
 
     return train
-
-
-def _any_link(
-    averaging: Averaging,
-    inputs_of: Callable[[np.ndarray], PyTree],
-    sharing: SharingPlan,
-) -> Array:
-    """`[N, D]`: links over which at least one partial model is averaged."""
-    linked = [
-        averaging.links(inputs_of(c.owner), c.owner) for c in sharing.plan.classes
-    ]
-    total = linked[0]
-    for more in linked[1:]:
-        total = total | more
-    return total

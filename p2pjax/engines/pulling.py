@@ -53,9 +53,10 @@ from p2pjax.selection.peer_view import (
 )
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.poisoning import poisoned
 from p2pjax.training.samplers import examples_between
 from p2pjax.types import (
     Algorithm,

@@ -60,10 +60,10 @@ from p2pjax.training.learner import (
     StepContext,
     as_learner,
     initial_opt_state,
-    poisoned,
 )
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.poisoning import poisoned
 from p2pjax.training.samplers import examples_between
 from p2pjax.types import (
     Algorithm,

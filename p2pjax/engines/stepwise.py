@@ -50,7 +50,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.epochs import steps_of_epochs
-from p2pjax.training.learner import Learner, StepContext, as_learner, poisoned
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import (
     identical_models,
     local_training,
@@ -58,6 +58,7 @@ from p2pjax.training.local_training import (
     with_gradient,
 )
 from p2pjax.training.local_updates import LocalUpdates, steps, steps_of
+from p2pjax.training.poisoning import poisoned
 from p2pjax.types import (
     Algorithm,
     Array,

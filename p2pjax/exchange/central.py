@@ -140,7 +140,7 @@ def _mixed(reader: Reader, counts: Array, *, is_convex: bool = False) -> list[Ar
             share = counted.astype(own.dtype)[:, None]
             rows = jnp.where(share[1:] == 0, 0, rows)  # 0 times NaN would be NaN
             total = jnp.matmul(share[1:].T, rows, precision="highest")
-            return _written(leaf, spot, share[0] * own + total)
+            return _written(leaf, spot, share[:1] * own + total)
 
         leaves[part.leaf] = fold(
             reader,

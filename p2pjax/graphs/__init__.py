@@ -7,7 +7,7 @@ of one's own.
 """
 
 from p2pjax.graphs.analysis import is_doubly_stochastic, report, spectral_gap
-from p2pjax.graphs.clusters import clustered, oracle
+from p2pjax.graphs.clusters import clustered, dumbbell, oracle, two_worlds
 from p2pjax.graphs.conversion import as_graph, as_topology
 from p2pjax.graphs.edge_lists import from_edge_list
 from p2pjax.graphs.generators import (
@@ -43,6 +43,7 @@ __all__ = [
     "clustered",
     "complete",
     "directed_regular",
+    "dumbbell",
     "erdos_renyi",
     "exponential",
     "from_edge_list",
@@ -61,6 +62,7 @@ __all__ = [
     "spectral_gap",
     "star",
     "torus",
+    "two_worlds",
     "uniform_receive",
     "uniform_send",
     "weights",

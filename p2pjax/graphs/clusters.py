@@ -1,7 +1,9 @@
-"""Graphs of agents in clusters: the oracle and the clustered graphs of Sajina (2025).
+"""Graphs of agents in clusters: oracle, clustered, two worlds, dumbbell.
 
-Sajina (2025), "Deep Learning Personalization Methods in Peer-to-peer Heterogeneous
-Systems". Both are directed, and each agent has as many senders as receivers.
+The first two are of Sajina (2025), "Deep Learning Personalization Methods in
+Peer-to-peer Heterogeneous Systems": directed, and each agent has as many senders as
+receivers. The others are two cliques with links between them, undirected, on which
+robust rules are studied.
 """
 
 from collections.abc import Sequence
@@ -54,6 +56,79 @@ def clustered(
     sender, receiver = _edges_inside(rng, cluster, degree - 1)
     start, stop = _edges_between(rng, cluster)
     return from_edges(len(cluster), np.append(sender, start), np.append(receiver, stop))
+
+
+def two_worlds(num_agents: int, links: int) -> Topology:
+    """Two cliques, each agent linked to so many agents of the other one.
+
+    The second smallest eigenvalue of its Laplacian is twice the links, as long as these
+    are no more than half of a clique: no rule can resist as many attackers beside each
+    agent as it has links. Gaucher, Dieuleveut, Hendrikx (2025), "Unified breakdown
+    analysis for Byzantine robust gossip", https://arxiv.org/abs/2410.10418.
+
+    Args:
+      num_agents: N, an even number; the first half is one clique.
+      links: k: agent i is linked to k consecutive agents of the other clique, of which
+        agent i + N / 2 is the first.
+
+    >>> two_worlds(6, 1).neighbor.tolist()
+    [[1, 2, 3], [0, 2, 4], [0, 1, 5], [0, 4, 5], [1, 3, 5], [2, 3, 4]]
+    """
+    size = _half(num_agents)
+    if not 0 < links <= size:
+        raise InputError(
+            f"Need 1 to {size} links of each agent to the other of two worlds of "
+            f"{size} agents, got {links}."
+        )
+    own = np.repeat(np.arange(size), links)
+    other = size + (own + np.tile(np.arange(links), size)) % size
+    return _linked_cliques(num_agents, own, other)
+
+
+def dumbbell(num_agents: int, extra_edges: int = 0, *, seed: Seed = 0) -> Topology:
+    """Two cliques and a bridge between the first and the last agent.
+
+    He, Karimireddy, Jaggi (2022), "Byzantine-robust decentralized learning via
+    ClippedGossip", https://arxiv.org/abs/2202.01545.
+
+    Args:
+      num_agents: N, an even number; the first half is one clique.
+      extra_edges: more edges between the cliques, at random.
+      seed: draws these.
+
+    >>> dumbbell(6).mask.sum(1).tolist()
+    [3, 2, 2, 2, 2, 3]
+    """
+    size = _half(num_agents)
+    bridge = size - 1  # the pair of agents 0 and N - 1
+    pairs = np.delete(np.arange(size**2), bridge)
+    if not 0 <= extra_edges <= len(pairs):
+        raise InputError(
+            f"Need 0 to {len(pairs)} more edges between two cliques of {size} agents, "
+            f"got {extra_edges}."
+        )
+    chosen = generator(seed).choice(pairs, extra_edges, replace=False)
+    own, other = np.divmod(np.append(bridge, chosen), size)
+    return _linked_cliques(num_agents, own, size + other)
+
+
+def _half(num_agents: int) -> int:
+    if num_agents < 4 or num_agents % 2:
+        raise InputError(
+            f"Need an even number of 4 agents or more for two cliques, got "
+            f"{num_agents}."
+        )
+    return num_agents // 2
+
+
+def _linked_cliques(num_agents: int, own: np.ndarray, other: np.ndarray) -> Topology:
+    """Two cliques and the edges between `own` and `other`, in both directions."""
+    sender, receiver = np.nonzero(~np.eye(num_agents // 2, dtype=bool))
+    return from_edges(
+        num_agents,
+        np.concatenate([sender, sender + num_agents // 2, own, other]),
+        np.concatenate([receiver, receiver + num_agents // 2, other, own]),
+    )
 
 
 def _labels(cluster: Array | Sequence[int]) -> np.ndarray:

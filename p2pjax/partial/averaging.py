@@ -35,6 +35,13 @@ class Averaging(NamedTuple):
     # whether every model has an exchange of its own, as with a server for each; else
     # one message carries all models that its two ends share
     per_model: bool = False
+    # whom agents hear, of the same arguments as `combine`; None for a server
+    peers: Callable[[PyTree, np.ndarray, Array | None], Peers] | None = None
+    is_paired: bool = False  # whether each agent has one peer at a time
+
+
+# Owner vector `[N]` of a class -> inputs of the exchanges of it that take place.
+InputsOf = Callable[[np.ndarray], PyTree]
 
 
 def server(num_agents: int, weight: Array | None = None) -> Averaging:
@@ -119,14 +126,24 @@ def metropolis_gossip(
             _check_undirected(one)
         return Topology(drawn.neighbor[of_round], drawn.mask[of_round])
 
+    def peers_fn(
+        inputs: Topology, owner: np.ndarray, arrived: Array | None = None
+    ) -> Peers:
+        peers = mixing_matrices.metropolis(inputs, owner, weight)
+        return _without_lost(peers, arrived)
+
     def combine_fn(
         inputs: Topology, owner: np.ndarray, arrived: Array | None = None
     ) -> mixing.Combine:
-        peers = mixing_matrices.metropolis(inputs, owner, weight)
-        return mixing.fastest_combine(_without_lost(peers, arrived), owner)
+        return mixing.fastest_combine(peers_fn(inputs, owner, arrived), owner)
 
     return Averaging(
-        num_agents, plan_fn, combine_fn, mixing_matrices.same_owner, _asked_links
+        num_agents,
+        plan_fn,
+        combine_fn,
+        mixing_matrices.same_owner,
+        _asked_links,
+        peers=peers_fn,
     )
 
 
@@ -153,11 +170,16 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:
         return topology.random_matchings(num_agents, num_rounds, seed=rng)
 
+    def peers_fn(
+        inputs: Array, owner: np.ndarray, arrived: Array | None = None
+    ) -> Peers:
+        peers = mixing_matrices.pairwise_weights(inputs, owner, weight)
+        return _without_lost(peers, arrived)
+
     def combine_fn(
         inputs: Array, owner: np.ndarray, arrived: Array | None = None
     ) -> mixing.Combine:
-        peers = mixing_matrices.pairwise_weights(inputs, owner, weight)
-        return mixing.by_peers(_without_lost(peers, arrived))
+        return mixing.by_peers(peers_fn(inputs, owner, arrived))
 
     def links_fn(inputs: Array, owner: np.ndarray) -> Array:
         return mixing_matrices.same_owner(mixing_matrices.matching_graph(inputs), owner)
@@ -166,7 +188,15 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
         own = jnp.arange(num_agents, dtype=partner.dtype)
         return jnp.where(asking | asking[partner], partner, own)
 
-    return Averaging(num_agents, plan_fn, combine_fn, links_fn, only_fn)
+    return Averaging(
+        num_agents,
+        plan_fn,
+        combine_fn,
+        links_fn,
+        only_fn,
+        peers=peers_fn,
+        is_paired=True,
+    )
 
 
 def _without_lost(peers: Peers, arrived: Array | None) -> Peers:
@@ -177,8 +207,23 @@ def _without_lost(peers: Peers, arrived: Array | None) -> Peers:
     return lost_to_self(peers, jnp.concatenate([own, arrived], axis=1))
 
 
+def any_link(averaging: Averaging, inputs_of: InputsOf, plan: MixPlan) -> Array:
+    """`[N, D]`: links over which at least one partial model is averaged.
+
+    Args:
+      averaging: how members average.
+      inputs_of: owner vector `[N]` of a class -> inputs of its exchanges.
+      plan: owner classes.
+    """
+    linked = [averaging.links(inputs_of(c.owner), c.owner) for c in plan.classes]
+    total = linked[0]
+    for more in linked[1:]:
+        total = total | more
+    return total
+
+
 def messages_and_payload(
-    averaging: Averaging, inputs_of: Callable[[np.ndarray], PyTree], plan: MixPlan
+    averaging: Averaging, inputs_of: InputsOf, plan: MixPlan
 ) -> tuple[Array, Array]:
     """Messages and parameters each agent sends in one averaging, `[N]` each.
 

@@ -14,8 +14,6 @@ from p2pjax.paths import is_inside, leaves_with_paths
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Batch, InputError, Key, PyTree, Variables
 
-POISON = 7  # folded into the key of a step
-
 
 class Penalty(NamedTuple):
     """Adds `sum(curvature * w**2 / 2 - pull * w)` to the loss of parameters w.
@@ -64,58 +62,6 @@ class Learner(NamedTuple):
     gradient: Callable[..., tuple[Array, PyTree, PyTree]] | None = None
     # (variables, gradient, optimizer state, context) -> (updates, optimizer state)
     update: Callable[..., tuple[PyTree, PyTree]] | None = None
-
-
-def poisoned(learner: Learner, poison: Callable[[Key, Batch], Batch]) -> Learner:
-    """A learner whose Byzantine agents learn from poisoned batches.
-
-    `StepContext.is_byzantine` says who they are.
-
-    Args:
-      learner: of all agents.
-      poison: (key, batch) of ONE agent -> what it learns from.
-
-    Example:
-      >>> import optax
-      >>> import p2pjax as pj
-      >>> task = pj.classification(pj.nn.MLP((4, 2)), (3,))
-      >>> flip = pj.attacks.label_flip((0,), num_classes=2).poison
-      >>> poisoned(as_learner(task, optax.sgd(0.1)), flip).gradient is None
-      False
-    """
-
-    def given(key: Key, batch: Batch, context: StepContext) -> Batch:
-        is_byzantine = context.is_byzantine
-        if is_byzantine is None:
-            return batch
-        key = jax.random.fold_in(key, POISON)
-        return jax.tree.map(
-            lambda bad, good: jnp.where(is_byzantine, bad, good),
-            dict(poison(key, batch)),
-            dict(batch),
-        )
-
-    def step_fn(
-        key: Key,
-        variables: Variables,
-        opt_state: PyTree,
-        batch: Batch,
-        context: StepContext,
-    ) -> tuple[Variables, PyTree, Array]:
-        batch = given(key, batch, context)
-        return learner.step(key, variables, opt_state, batch, context)
-
-    def gradient_fn(
-        key: Key, variables: Variables, batch: Batch, context: StepContext
-    ) -> tuple[Array, PyTree, PyTree]:
-        assert learner.gradient is not None
-        batch = given(key, batch, context)
-        return learner.gradient(key, variables, batch, context)
-
-    has_gradient = learner.gradient is not None
-    return learner._replace(
-        step=step_fn, gradient=gradient_fn if has_gradient else None
-    )
 
 
 # Parameters -> the name of each leaf's group, a tree of strings of the same structure.

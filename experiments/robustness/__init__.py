@@ -1,0 +1,1 @@
+"""Robust rules under attack, and what compression costs."""

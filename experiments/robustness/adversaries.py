@@ -1,0 +1,141 @@
+"""Rules and attacks by name, and where the attackers of a study are."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from p2pjax.exchange import attacks, robust
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.attacks.honest_graph import honest_laplacian
+from p2pjax.exchange.robust import Rule
+from p2pjax.graphs.topology import Topology, edges, from_edges
+
+NONE = "none"  # no attack
+
+
+def _bucketed(make: Callable[[int, float], Rule | None]) -> Callable[..., Rule | None]:
+    def made(f: int, step: float) -> Rule | None:
+        rule = make(f, step)
+        return None if rule is None else robust.bucketing(rule, 2)
+
+    return made
+
+
+# (attackers f, step size of rules that have one) -> rule; None is plain gossip.
+_RULES: Mapping[str, Callable[[int, float], Rule | None]] = {
+    "mean": lambda f, step: None,
+    "cs_plus": robust.cs_plus,
+    "gts": robust.gts,
+    "clipped_gossip": robust.clipped_gossip,
+    "ios": lambda f, step: robust.ios(f),
+    "nna": lambda f, step: robust.nna(f),
+    "median": lambda f, step: robust.median(f),
+    "trimmed_mean": lambda f, step: robust.trimmed_mean(f),
+    "multi_krum": lambda f, step: robust.multi_krum(f),
+    "geometric_median": lambda f, step: robust.geometric_median(f),
+    "self_centered_clipping": lambda f, step: robust.self_centered_clipping(1.0, step),
+}
+RULES = {
+    **_RULES,
+    **{
+        f"bucketed_{name}": _bucketed(_RULES[name])
+        for name in ("trimmed_mean", "geometric_median", "cs_plus")
+    },
+}
+ATTACKED = (NONE, "spectral", "alie", "dissensus", "foe")
+UNDER_ATTACK = ("cs_plus", "gts", "clipped_gossip", "ios")
+ON_A_DUMBBELL = (
+    "mean",
+    "self_centered_clipping",
+    "geometric_median",
+    "trimmed_mean",
+    "cs_plus",
+    "bucketed_geometric_median",
+    "bucketed_trimmed_mean",
+)
+
+# By attackers beside each agent, whose strength a line search finds.
+_BESIDE: Mapping[str, Callable[..., Attack]] = {
+    "spectral": attacks.spectral,
+    "alie": attacks.alie,
+    "dissensus": partial(attacks.dissensus, unit_weights=True),
+    "foe": attacks.foe,
+}
+# By agents, who need data and models of their own.
+BY_AGENTS: Mapping[str, Callable[[tuple[int, ...], int], Attack]] = {
+    "label_flip": attacks.label_flip,
+    "sign_flip": lambda byzantine, num_classes: attacks.sign_flip(byzantine),
+    "backdoor": lambda byzantine, num_classes: attacks.backdoor(byzantine),
+    "boosted_backdoor": lambda byzantine, num_classes: attacks.backdoor(
+        byzantine, boost=4.0
+    ),
+}
+ATTACKS = (*_BESIDE, *BY_AGENTS)
+
+
+class Threat(NamedTuple):
+    """An attack and the graph on which it takes place."""
+
+    graph: Topology
+    attack: Attack | None
+    num_agents: int  # of the simulation, those that attack included
+
+
+def is_by_agents(name: str) -> bool:
+    """Whether an attack needs attackers that are agents of the simulation."""
+    return name in BY_AGENTS
+
+
+def threat(graph: Topology, name: str, f: int, num_classes: int) -> Threat:
+    """An attack after which each honest agent hears f attackers.
+
+    Args:
+      graph: of the honest agents.
+      name: of the attack, or `NONE`.
+      f: attackers that each honest agent hears.
+      num_classes: of the labels, for those that change them.
+    """
+    size = graph.mask.shape[0]
+    if name == NONE:
+        return Threat(graph, None, size)
+    if name in _BESIDE:
+        return Threat(graph, _BESIDE[name](attacks.attached(f)), size)
+    byzantine = tuple(range(size, size + f))
+    attack = BY_AGENTS[name](byzantine, num_classes)
+    return Threat(_with_agents(graph, f), attack, size + f)
+
+
+def _with_agents(graph: Topology, count: int) -> Topology:
+    """The graph with more agents, each linked to all that were there."""
+    size = graph.mask.shape[0]
+    old = np.tile(np.arange(size), count)
+    new = np.repeat(np.arange(size, size + count), size)
+    sender, receiver = edges(graph)
+    return from_edges(
+        size + count,
+        np.concatenate([sender, old, new]),
+        np.concatenate([receiver, new, old]),
+    )
+
+
+def longest_step(found: Threat) -> float:
+    """The step size of rules that step from the own model: 1 / lambda_max.
+
+    Of the honest graph with its Metropolis weights, as in Gaucher et al. (2025),
+    https://arxiv.org/abs/2410.10418.
+
+    Args:
+      found: the graph and who attacks.
+    """
+    num_attached = 0 if found.attack is None else found.attack.num_attached
+    byzantine = () if found.attack is None else found.attack.byzantine
+    is_byzantine = np.isin(np.arange(found.num_agents), byzantine)
+    degree = np.asarray(found.graph.mask).sum(1) + num_attached
+    honest = degree[~is_byzantine]
+    linked = -honest_laplacian(found.graph, is_byzantine)
+    np.fill_diagonal(linked, 0)
+    weight = linked / (1 + np.maximum(honest[:, None], honest[None, :]))
+    laplacian = np.diag(weight.sum(1)) - weight
+    return float(1 / np.linalg.eigvalsh(laplacian)[-1])

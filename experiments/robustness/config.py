@@ -1,0 +1,156 @@
+"""The flags of `experiments.robustness`."""
+
+import dataclasses
+
+from experiments.engine.config import Common
+from experiments.engine.datasets import dataset_field
+from experiments.engine.fields import (
+    DATA,
+    TRAINING,
+    choice,
+    integer,
+    integers,
+    names,
+    number,
+    numbers,
+)
+from experiments.robustness.adversaries import ATTACKS, NONE, RULES
+from experiments.robustness.formats import FORMATS
+
+# Of the study selection; `random_` and a rule is a defence.
+METHODS = (
+    "random",
+    "oracle",
+    "pens",
+    "dac",
+    "panm_loss",
+    "panm_grad",
+    "panm_probe",
+    "random_cs_plus",
+    "random_ubar",
+)
+STUDIES = ("averaging", "two_worlds", "dumbbell", "selection", "compression")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Common):
+    """What is attacked or compressed, and on which data."""
+
+    study: str = choice("two_worlds", STUDIES, "What is compared.")
+    rules: tuple[str, ...] | None = names(
+        None,
+        "Rules of receivers; mean is plain gossip, and those that begin with bucketed "
+        "average pairs of messages first. If not given, cs_plus, gts, clipped_gossip "
+        "and ios under attack, and those of He et al. on the dumbbell.",
+        among=tuple(RULES),
+    )
+    attacks: tuple[str, ...] | None = names(
+        None,
+        "What attackers do. If not given, none, spectral, alie, dissensus and foe, by "
+        "attackers beside each agent with a line search; in the study selection none "
+        "and the others, by agents, who are linked to all others in two_worlds.",
+        among=(NONE, *ATTACKS),
+    )
+    methods: tuple[str, ...] | None = names(
+        None,
+        "Ways of choosing peers of the study selection, see its table; all if not "
+        "given.",
+        among=METHODS,
+    )
+    byzantine_share: float = number(
+        0.2, "Of the agents of the study selection.", above=0, below=1
+    )
+    num_byzantine: tuple[int, ...] = integers(
+        (1, 3, 4, 6, 8),
+        "Attackers that each honest agent hears, and that rules tolerate.",
+        at_least=1,
+    )
+    links: int = integer(
+        8, "Links of each agent to the other of two worlds.", at_least=1
+    )
+    dimension: int = integer(
+        5, "Numbers of a vector of the study averaging.", at_least=1
+    )
+    splits: tuple[str, ...] = names(
+        ("split", "iid"),
+        "Of the dumbbell: each clique has half of the classes, or all.",
+        among=("split", "iid"),
+    )
+    extra_edges: tuple[int, ...] = integers(
+        (0,), "Edges of the dumbbell beside its bridge, at random; each is tried."
+    )
+    formats: tuple[str, ...] = names(
+        tuple(FORMATS),
+        "Formats of messages of the study compression.",
+        among=tuple(FORMATS),
+    )
+    consensus_steps: tuple[float, ...] = numbers(
+        (0.05, 0.1, 0.2, 0.4, 0.8),
+        "Consensus steps of CHOCO-SGD; validation examples choose among them.",
+        above=0,
+    )
+    graphs: tuple[str, ...] = names(
+        ("ring", "random_regular"),
+        "Of the study compression; agents have 4 neighbours in the second.",
+        among=("ring", "random_regular"),
+    )
+    dataset: str | None = dataset_field(
+        ("digits", "glyphs", "mnist"),
+        "Small digits of scikit-learn (digits, the default), generated handwriting "
+        "(glyphs), or MNIST in --data_dir.",
+    )
+    num_agents: int | None = integer(
+        None,
+        "Honest agents of a run, an even number; 26 in two worlds, 40 with attackers "
+        "in selection and 20 elsewhere if not given.",
+        at_least=4,
+        topic=DATA,
+    )
+    train_size: int | None = integer(
+        None,
+        "Training examples per agent, in the mean; all if not given.",
+        at_least=1,
+        topic=DATA,
+    )
+    test_size: int = integer(
+        500,
+        "Test examples, on which the models of all agents are judged.",
+        at_least=1,
+        topic=DATA,
+    )
+    alpha: float = number(
+        1.0,
+        "Of the Dirichlet shares of each class in two_worlds and compression.",
+        above=0,
+        topic=DATA,
+    )
+    network: str = choice(
+        "mlp",
+        ("mlp", "cnn"),
+        "One hidden layer, or a convolution of 16 channels and a dense layer.",
+        topic=TRAINING,
+    )
+    hidden: int = integer(
+        32, "Hidden cells of the network mlp.", at_least=1, topic=TRAINING
+    )
+    momentum: float = number(
+        0.9,
+        "Of each agent; with dampening, as an average of gradients, but on the "
+        "dumbbell.",
+        at_least=0,
+        below=1,
+        topic=TRAINING,
+    )
+    decay_every: int | None = integer(
+        None,
+        "Mini-batches after which the learning rate is a half, a third, a fourth...; "
+        "40 in two_worlds, and a constant rate elsewhere, if not given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+
+    @property
+    def size(self) -> int:
+        """Honest agents."""
+        usual = {"averaging": 26, "two_worlds": 26, "selection": 40}
+        return self.num_agents or usual.get(self.study, 20)

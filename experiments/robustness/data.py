@@ -1,0 +1,108 @@
+"""What agents learn from, and the examples on which all of them are judged."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from experiments.engine.datasets import load_dataset
+from experiments.engine.jobs import data_rng
+from experiments.robustness.config import Config
+from p2pjax.datasets import label_skew, partition
+from p2pjax.datasets.loaders import digits, glyphs, mnist
+from p2pjax.datasets.stacking import Examples, over_splits, stack_rows
+from p2pjax.types import FederatedData, InputError, Split
+
+Deal = Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
+MIN_SIZE = 4  # training examples of an agent
+
+
+def load_examples(config: Config) -> Examples:
+    """The data set that the config names; images have an axis of channels."""
+    if config.dataset == "glyphs":
+        examples = glyphs.glyphs(100, 40, seed=config.seed, num_classes=10)
+    else:
+        examples = load_dataset(
+            config,
+            config.dataset,
+            digits.load,
+            "scikit-learn's small digits are used",
+            {"mnist": mnist.load},
+        )
+    if examples.x.ndim == 3:
+        examples = examples._replace(x=examples.x[..., None])
+    return examples
+
+
+def dirichlet(config: Config) -> Deal:
+    """Shares of each class that differ between agents."""
+    return lambda y, rng: label_skew.dirichlet(
+        y, rng, config.size, config.alpha, min_size=MIN_SIZE
+    )
+
+
+def in_cliques(config: Config, num_classes: int, split: str) -> Deal:
+    """Even shares of each class, or of the classes of an agent's clique."""
+    if split == "iid":
+        return lambda y, rng: label_skew.iid(y, rng, config.size)
+    half = num_classes // 2
+    labels = (range(half), range(half, num_classes))
+    return lambda y, rng: label_skew.clustered_classes(y, rng, config.size, labels)
+
+
+def data_of_run(
+    config: Config, examples: Examples, deal: Deal, run: int
+) -> FederatedData:
+    """Agents' training examples; test examples, of which each agent holds a part.
+
+    What is tested, and in the study compression what chooses consensus steps, are all
+    agents' parts together: see `scores.pooled`. The two cliques are clusters.
+
+    Args:
+      config: of the experiment.
+      examples: of all agents.
+      deal: labels and randomness -> rows of each agent.
+      run: its number.
+    """
+    rng, size = data_rng(config, run), config.size
+    is_test = examples.is_test
+    rows = rng.permutation(len(examples.y))
+    num_held = config.test_size * (2 if config.study == "compression" else 1)
+    if is_test is None:
+        held, rest = rows[:num_held], rows[num_held:]
+    else:
+        held, rest = rows[is_test[rows]][:num_held], rows[~is_test[rows]]
+    test, valid = held[: config.test_size], held[config.test_size :]
+    num_train = len(rest) if config.train_size is None else size * config.train_size
+    if len(test) < max(config.test_size, size) or len(rest) < max(num_train, size):
+        raise InputError(
+            f"Need {config.test_size} test examples, at least one of each of {size} "
+            f"agents, and {num_train} training examples, got {len(test)} and "
+            f"{len(rest)}: lower --test_size, --train_size or --num_agents."
+        )
+    rest = rest[:num_train]
+    train = [rest[own] for own in deal(examples.y[rest], rng)]
+    cliques = np.repeat(np.arange(2, dtype=np.int32), size // 2)
+    data = partition.federated_data(examples, train, _parts(test, size), cliques)
+    if len(valid) < size:
+        return data
+    arrays = {"x": examples.x, "y": examples.y.astype(np.int32)}
+    return data._replace(valid=stack_rows(arrays, _parts(valid, size)))
+
+
+def _parts(rows: np.ndarray, num_parts: int) -> list[np.ndarray]:
+    """Equal ones; what is left over is not used."""
+    return list(rows[: len(rows) // num_parts * num_parts].reshape(num_parts, -1))
+
+
+def with_attackers(data: FederatedData, num_agents: int) -> FederatedData:
+    """More agents, who have the examples of the first ones."""
+    size = len(data.cluster)
+    if num_agents == size:
+        return data
+    agents = np.append(np.arange(size), np.arange(num_agents - size) % size)
+
+    def more(split: Split) -> Split:
+        examples = {name: leaf[agents] for name, leaf in split.examples.items()}
+        return Split(examples, np.asarray(split.size)[agents])
+
+    return over_splits(more, [data], data.cluster[agents])

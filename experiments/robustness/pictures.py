@@ -1,0 +1,180 @@
+"""Figures of `experiments.robustness`: what attackers and compression cost."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from experiments.analysis import figures
+from experiments.analysis.lines import color_of, draw_lines, grouped
+from experiments.engine import reading
+from experiments.engine.row_kinds import Row
+from experiments.robustness.adversaries import NONE
+
+CHANCE = "expected_from_attackers"
+
+
+def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
+    """Metrics in the end against attackers: a row of panels each, one per attack.
+
+    Schemes without attackers, f = 0, are level lines.
+
+    Args:
+      folder: of the run.
+      metrics: what axes are called, by metric.
+      name: of the figure.
+    """
+    rows = last_rows(reading.rows(folder, tuple(metrics)))
+    level = [row for row in rows if row["setting"]["f"] == 0]
+    varied = grouped(
+        [row for row in rows if row["setting"]["f"]],
+        lambda row: row["setting"]["attack"],
+    )
+    size = (3.2 * max(len(varied), 1) + 2.2, 2.8 * len(metrics) + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(
+        len(metrics), max(len(varied), 1), sharex=True, sharey="row", squeeze=False
+    )
+    for column, (attack, same) in enumerate(varied.items()):
+        for axes, (metric, label) in zip(grid[:, column], metrics.items(), strict=True):
+            lines = grouped(
+                [row for row in same + level if row[metric] is not None],
+                lambda row: row["scheme"],
+            )
+            xs = draw_lines(axes, lines, lambda row: row["setting"]["f"], metric)
+            axes.set_xticks(xs)
+            if metric in ("squared_error", "disagreement"):
+                axes.set_yscale("log")
+            axes.set_ylabel(label if column == 0 else "")
+            axes.grid(alpha=0.3)
+        title = "no attack" if attack == NONE else attack.replace("_", " ")
+        grid[0, column].set_title(title)
+        grid[-1, column].set_xlabel("attackers f")
+    figures.save_with_legend(figure, grid[0, -1], folder, name)
+
+
+def by_bytes(folder: Path) -> None:
+    """Accuracy against bytes on each graph, with the consensus steps that are best."""
+    chosen = best_steps(reading.rows(folder, ("accuracy", "bytes")))
+    for graph, same in grouped(chosen, lambda row: row["setting"]["graph"]).items():
+        figures.accuracy_by_bytes(folder, same, f"accuracy_by_bytes_{graph}")
+
+
+def best_steps(rows: list[Row]) -> list[Row]:
+    """Without consensus steps that are worse for validation than others.
+
+    Args:
+      rows: of the study compression.
+    """
+    found = []
+    for same in grouped(
+        rows, lambda row: (row["scheme"], row["setting"]["graph"])
+    ).values():
+        of_steps = grouped(same, lambda row: row["setting"].get("consensus_step"))
+
+        found += max(of_steps.values(), key=_validated)
+    return found
+
+
+def _validated(rows: Iterable[Row]) -> float:
+    last = [row["valid_accuracy"] for row in last_rows(list(rows))]
+    return float(np.nan_to_num(np.mean(np.asarray(last, float))))
+
+
+def last_rows(rows: list[Row]) -> list[Row]:
+    """Those of the last evaluation."""
+    last = max(row["round"] for row in rows)
+    return [row for row in rows if row["round"] == last]
+
+
+def by_group(folder: Path, metrics: tuple[str, ...]) -> None:
+    """Accuracies of means of models in the end: a panel per setting, bars by scheme.
+
+    Args:
+      folder: of the run.
+      metrics: of each group whose models are averaged.
+    """
+    rows = last_rows(reading.rows(folder, metrics))
+    panels = grouped(rows, lambda row: _said(row["setting"]))
+    size = (4 * len(panels) + 1.5, 4)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, same) in zip(grid, panels.items(), strict=True):
+        lines = grouped(same, lambda row: row["scheme"])
+        places = np.arange(len(lines))
+        for number, metric in enumerate(metrics):
+            heights = [
+                np.mean(np.asarray([row[metric] for row in own], float))
+                for own in lines.values()
+            ]
+            axes.barh(
+                places + (number - 1) * 0.26,
+                heights,
+                0.24,
+                color=color_of(number, metrics),
+                label=metric.replace("_", " "),
+            )
+        axes.set_yticks(places, [name.replace("_", " ") for name in lines])
+        axes.set_title(title)
+        axes.set_xlabel("accuracy")
+        axes.grid(alpha=0.3, axis="x")
+    grid[0].invert_yaxis()
+    figures.save_with_legend(figure, grid[-1], folder, "accuracy_by_group")
+
+
+def _said(setting: dict) -> str:
+    return ", ".join(f"{name} {v}".replace("_", " ") for name, v in setting.items())
+
+
+def by_attack(folder: Path) -> None:
+    """Accuracy, attack success and how often attackers are chosen: bars by method.
+
+    Attackers chosen are told as a multiple of those expected of a uniform choice in the
+    own cluster.
+
+    Args:
+      folder: of the run.
+    """
+    rows = last_rows(reading.rows(folder, ("accuracy",)))
+    measures: dict[str, Callable[[Row], float | None]] = {
+        "accuracy of honest agents": lambda row: row["accuracy"],
+        "attack success": lambda row: row.get("attack_success"),
+        "attackers averaged with, 1 = by chance": chosen_attackers,
+    }
+    methods = list(dict.fromkeys(row["scheme"] for row in rows))
+    attacks = grouped(rows, lambda row: row["setting"]["attack"])
+    height = 0.18 * len(methods) * len(attacks) + 1.2
+    figure = Figure(figsize=(11, height), layout="constrained")
+    grid = figure.subplots(1, len(measures), sharey=True)
+    thickness = 0.8 / len(attacks)
+    for axes, (label, measure) in zip(grid, measures.items(), strict=True):
+        for number, (attack, same) in enumerate(attacks.items()):
+            by_method = grouped(same, lambda row: row["scheme"])
+            known = {
+                methods.index(name): np.mean(np.asarray(values, float))
+                for name, own in by_method.items()
+                if None not in (values := [measure(row) for row in own])
+            }
+            places = np.asarray(list(known)) + (number + 0.5) * thickness - 0.4
+            axes.barh(
+                places,
+                list(known.values()),
+                0.9 * thickness,
+                color=color_of(number, list(attacks)),
+                label=attack.replace("_", " "),
+            )
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3, axis="x")
+    grid[-1].axvline(1, color="black", lw=0.8)
+    grid[0].set_yticks(
+        range(len(methods)), [name.replace("_", " ") for name in methods]
+    )
+    grid[0].invert_yaxis()
+    figures.save_with_legend(figure, grid[-1], folder, "selection_by_attack")
+
+
+def chosen_attackers(row: Row) -> float | None:
+    """Attackers that honest agents averaged with, as a multiple of chance."""
+    share, chance = (row.get(name) for name in ("from_attackers", CHANCE))
+    return share / chance if share is not None and chance else None

@@ -1,0 +1,226 @@
+"""Methods of the studies in which agents learn: one exchange after each mini-batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from experiments.engine.config import agent_loop
+from experiments.engine.jobs import Job, Program, jobs_of_runs, of_all_runs
+from experiments.robustness import scores
+from experiments.robustness.adversaries import (
+    ATTACKED,
+    NONE,
+    ON_A_DUMBBELL,
+    RULES,
+    UNDER_ATTACK,
+    Threat,
+    longest_step,
+    threat,
+)
+from experiments.robustness.averaging import check_sizes
+from experiments.robustness.config import Config
+from experiments.robustness.data import (
+    Deal,
+    data_of_run,
+    dirichlet,
+    in_cliques,
+    load_examples,
+    with_attackers,
+)
+from experiments.robustness.formats import FORMATS
+from experiments.robustness.networks import make_optimizer, make_task
+from p2pjax.algorithms._choco_sgd import choco_sgd
+from p2pjax.algorithms._dpsgd import dpsgd
+from p2pjax.algorithms._local_only import local_only
+from p2pjax.datasets.stacking import Examples
+from p2pjax.engines.stepwise import GossipInputs
+from p2pjax.exchange import attacks
+from p2pjax.exchange.robust import Rule
+from p2pjax.graphs import generators
+from p2pjax.graphs.clusters import dumbbell, two_worlds
+from p2pjax.graphs.mixing_matrices import metropolis_hastings
+from p2pjax.tasks.task import Task
+from p2pjax.training.local_updates import steps
+from p2pjax.types import Algorithm, Evaluate, FederatedData
+
+
+def two_worlds_jobs(config: Config) -> list[Job]:
+    """Rules under attacks of more and more attackers; gossip and agents alone."""
+    check_sizes(config)
+    examples = load_examples(config)
+    task, deal = make_task(config, examples), dirichlet(config)
+    graph = two_worlds(config.size, config.links)
+    honest_data = _data_of_runs(config, examples, deal)
+    alone = Program(_local_only(config, task), _judged(config, task))
+    reference = {"attack": NONE, "f": 0}
+    jobs = jobs_of_runs(config, "local_only", reference, alone, honest_data)
+    free = threat(graph, NONE, 0, examples.num_classes)
+    plain = Program(_gossip(config, task, free, None), _judged(config, task))
+    jobs += jobs_of_runs(config, "dpsgd", reference, plain, honest_data)
+    for name in config.rules or UNDER_ATTACK:
+        for attack in config.attacks or ATTACKED:
+            for f in config.num_byzantine:
+                found = threat(graph, attack, f, examples.num_classes)
+                rule = RULES[name](f, longest_step(found))
+                if rule is None and not _is_given(found):
+                    continue
+                method = _gossip(config, task, found, rule)
+                judge = _judged(config, task, found)
+
+                def data(run: int, size: int = found.num_agents) -> FederatedData:
+                    return with_attackers(honest_data(run), size)
+
+                jobs += jobs_of_runs(
+                    config,
+                    name,
+                    {"attack": attack, "f": f},
+                    Program(method, judge),
+                    data,
+                    facts=_facts(found),
+                )
+    return jobs
+
+
+def dumbbell_jobs(config: Config) -> list[Job]:
+    """Rules where nobody attacks, and cliques have the same or different classes."""
+    examples = load_examples(config)
+    task = make_task(config, examples)
+    judge = scores.with_means(_judged(config, task), task, config.size)
+    alone = Program(_local_only(config, task), judge)
+    programs: dict[tuple[str, int], Program] = {}
+    jobs = []
+    for split in config.splits:
+        deal = in_cliques(config, examples.num_classes, split)
+        data = _data_of_runs(config, examples, deal)
+        jobs += jobs_of_runs(config, "local_only", {"split": split}, alone, data)
+        for extra in config.extra_edges:
+            graph = dumbbell(config.size, extra, seed=config.seed)
+            found = Threat(graph, None, config.size)
+            for name in config.rules or ON_A_DUMBBELL:
+                if (name, extra) not in programs:
+                    rule = RULES[name](1, 1.0)
+                    method = _gossip(config, task, found, rule)
+                    programs[name, extra] = Program(method, judge)
+                setting = {"split": split, "extra_edges": extra}
+                program = programs[name, extra]
+                jobs += jobs_of_runs(config, name, setting, program, data)
+    return jobs
+
+
+def compression_jobs(config: Config) -> list[Job]:
+    """Formats of messages on sparse graphs, and agents alone."""
+    examples = load_examples(config)
+    task, deal = make_task(config, examples), dirichlet(config)
+    data = _data_of_runs(config, examples, deal)
+    judge = _judged(config, task, validates=True)
+    jobs = []
+    for graph in config.graphs:
+        setting = {"graph": graph}
+        alone = Program(_local_only(config, task), judge)
+        jobs += jobs_of_runs(config, "local_only", setting, alone, data)
+        for name in config.formats:
+            is_choco = FORMATS[name].is_choco
+            for step in config.consensus_steps if is_choco else (None,):
+                method = _compressed(config, task, graph, name, step)
+                more = {} if step is None else {"consensus_step": step}
+                jobs += jobs_of_runs(
+                    config, name, setting | more, Program(method, judge), data
+                )
+    return jobs
+
+
+def _data_of_runs(
+    config: Config, examples: Examples, deal: Deal
+) -> Callable[[int], FederatedData]:
+    """Of one shape, so that runs share their programs."""
+    found = of_all_runs(config, lambda run: data_of_run(config, examples, deal, run))
+    return found.__getitem__
+
+
+def _compressed(
+    config: Config, task: Task, graph: str, name: str, step: float | None
+) -> Algorithm:
+    size = config.size
+    options: dict[str, Any] = _options(config, task)
+    drawn: Any = generators.ring(size)
+    if graph == "random_regular":
+        degree = config.degree or 4
+        drawn = lambda rng: generators.random_regular(size, degree, seed=rng)
+    optimizer = make_optimizer(config)
+    channel = FORMATS[name].channel
+    if step is None:
+        method = dpsgd(
+            task,
+            optimizer,
+            drawn,
+            mixing_weights=metropolis_hastings,
+            channel=channel,
+            **options,
+        )
+    else:
+        method = choco_sgd(
+            task, optimizer, drawn, compression=channel, consensus_step=step, **options
+        )
+    return _by_mini_batches(method)
+
+
+def _gossip(config: Config, task: Task, found: Threat, rule: Rule | None) -> Algorithm:
+    method = dpsgd(
+        task,
+        make_optimizer(config),
+        found.graph,
+        mixing_weights=metropolis_hastings,
+        attack=found.attack,
+        aggregate=rule,
+        **_options(config, task),
+    )
+    return _by_mini_batches(method)
+
+
+def _local_only(config: Config, task: Task) -> Algorithm:
+    optimizer, options = make_optimizer(config), _options(config, task)
+    return local_only(task, optimizer, local_updates=steps(1), **options)
+
+
+def _options(config: Config, task: Task) -> dict[str, Any]:
+    return {"batch_size": config.batch_size, "agent_loop": agent_loop(config, task)}
+
+
+def _judged(
+    config: Config, task: Task, found: Threat | None = None, validates: bool = False
+) -> Evaluate:
+    attack = None if found is None else found.attack
+    loop = agent_loop(config, task)
+    return scores.of_agents(task, config.size, loop, attack, validates=validates)
+
+
+def _by_mini_batches(method: Algorithm) -> Algorithm:
+    """The method with rounds of one mini-batch and one exchange."""
+
+    def plan_fn(
+        rng: np.random.Generator, data: FederatedData, num_rounds: int
+    ) -> GossipInputs:
+        return method.plan(rng, data, num_rounds)._replace(
+            first_exchange=np.arange(num_rounds, dtype=np.int32),
+            num_exchanges=np.ones(num_rounds, np.int32),
+        )
+
+    return method._replace(
+        plan=plan_fn, round_is="one mini-batch of each agent and one exchange"
+    )
+
+
+def _is_given(found: Threat) -> bool:
+    """Whether an attack does without a line search, which plain gossip has none for."""
+    attack = found.attack
+    return attack is None or attack.hostile is None or attack.scale is not None
+
+
+def _facts(found: Threat) -> dict[str, float]:
+    """What is known of attackers and of the honest agents' graph."""
+    if found.attack is None:
+        return {}
+    known = attacks.report(found.graph, found.attack)
+    wanted = ("max_byzantine_neighbors", "mu_2", "lambda_max")
+    return {name: float(known[name]) for name in wanted}
