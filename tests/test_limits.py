@@ -64,6 +64,10 @@ SETTINGS = {
     "robustness dumbbell": (
         *("--num_agents=4", "--study=dumbbell", "--test_size=20", "--rules=mean"),
     ),
+    "robustness selection": (
+        *("--num_agents=16", "--study=selection", "--byzantine_share=0.25"),
+        *("--degree=1", "--methods=pens", "--attacks=backdoor"),
+    ),
     "robustness compression": (
         *("--num_agents=4", "--study=compression", "--test_size=20"),
         *("--graphs=ring", "--formats=exact"),
@@ -97,6 +101,7 @@ REFUSED = {
     "robustness": "num_agents num_byzantine links train_size test_size hidden",
     "robustness averaging": "num_agents num_byzantine links dimension",
     "robustness dumbbell": "num_agents extra_edges train_size test_size hidden",
+    "robustness selection": "num_agents degree hidden",
     "robustness compression": "num_agents train_size test_size hidden degree",
     "virtual": "num_agents size network batch_size num_samples num_test_samples",
     "virtual femnist": "num_agents size",

@@ -9,7 +9,15 @@ import pytest
 from figure_contents import assert_drawn
 
 from experiments.engine import reading
-from experiments.robustness import adversaries, averaging, data, pictures, scores
+from experiments.robustness import (
+    adversaries,
+    averaging,
+    data,
+    pictures,
+    scores,
+    selection,
+)
+from experiments.robustness.config import METHODS
 from p2pjax.exchange import attacks
 from p2pjax.graphs import as_topology, dumbbell, two_worlds
 from p2pjax.types import InputError
@@ -192,6 +200,47 @@ def test_validation_chooses_consensus_steps():
     assert pictures.best_steps(rows) == rows[2:]
 
 
+CHOSEN = (
+    "--study=selection",
+    "--num_agents=16",
+    "--byzantine_share=0.25",
+    "--degree=1",
+    "--hidden=4",
+    "--batch_size=16",
+    "--num_rounds=2",
+    "--eval_every=2",
+    "--num_devices=1",
+)
+
+
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_selection_study(run):
+    args = ("--methods=random,oracle", "--attacks=backdoor")
+    folder = run(*CHOSEN, *args, experiment="robustness")
+    found = {row["scheme"]: row for row in reading.rows(folder)}
+    for row in found.values():
+        agents = np.asarray(row["agent_accuracy"], float)
+        assert np.flatnonzero(np.isnan(agents)).tolist() == [6, 7, 14, 15]
+        assert row["expected_from_attackers"] == pytest.approx(2 / 7)
+        assert 0 <= row["attack_success"] <= 1
+        assert row["worst_accuracy"] == pytest.approx(np.nanmin(agents))
+    assert found["oracle"]["from_attackers"] == 0
+    assert found["random"]["from_attackers"] > 0
+    ratio = pictures.chosen_attackers(found["random"])
+    assert ratio == pytest.approx(found["random"]["from_attackers"] * 7 / 2)
+    shown = ("attack success", "accuracy of honest agents", "random", "backdoor")
+    assert_drawn(folder, "selection_by_attack", *shown)
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_all_selections(run):
+    folder = run(*CHOSEN, "--attacks=none,boosted_backdoor", experiment="robustness")
+    found = reading.rows(folder)
+    assert {row["scheme"] for row in found} == {*selection.METHODS} == {*METHODS}
+    assert np.isfinite([row["loss"] for row in found]).all()
+
+
 @pytest.mark.slow
 def test_all_formats_and_graphs(run):
     folder = run(
@@ -234,6 +283,11 @@ def test_plain_gossip_has_no_line_search(parse):
         (("--test_size=1790",), "Need 1790 test examples"),
         (("--test_size=5",), "at least one of each of 6 agents"),
         (("--rules=trust",), "need mean, cs_plus"),
+        (
+            (*("--study=selection", "--num_agents=40", "--attacks=alie"),),
+            "Need attacks by agents",
+        ),
+        (("--study=selection",), "Need more attackers and more honest agents"),
     ],
 )
 def test_refusals(parse, args, message):

@@ -45,7 +45,7 @@ def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
             xs = draw_lines(axes, lines, lambda row: row["setting"]["f"], metric)
             axes.set_xticks(xs)
             if metric in ("squared_error", "disagreement"):
-                axes.set_yscale("log")
+                axes.set_yscale("log", nonpositive="mask")
             axes.set_ylabel(label if column == 0 else "")
             axes.grid(alpha=0.3)
         title = "no attack" if attack == NONE else attack.replace("_", " ")

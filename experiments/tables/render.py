@@ -22,6 +22,7 @@ MOST = 6  # columns of rounds
 ALSO = (
     "worst_accuracy",
     "attack_success",
+    "from_attackers",
     "disagreement",
     "mean_of_all",
     "mean_of_clique_1",
