@@ -160,7 +160,7 @@ def test_dumbbell_study(run):
     for row in found:
         assert all(0 <= row[name] <= 1 for name in names)
     assert [row["messages"] for row in found] == pytest.approx([0, 2 * 44 / 10])
-    shown = ("split split", "split split, extra edges 1", "mean of all", "accuracy")
+    shown = ("split split, extra edges 1", "mean of all", "accuracy", "local only")
     assert_drawn(folder, "accuracy_by_group", *shown)
 
 

@@ -95,7 +95,8 @@ def dumbbell_jobs(config: Config) -> list[Job]:
     for split in config.splits:
         deal = in_cliques(config, examples.num_classes, split)
         data = _data_of_runs(config, examples, deal)
-        jobs += jobs_of_runs(config, "local_only", {"split": split}, alone, data)
+        setting = {"split": split, "extra_edges": config.extra_edges[0]}
+        jobs += jobs_of_runs(config, "local_only", setting, alone, data)
         for extra in config.extra_edges:
             graph = dumbbell(config.size, extra, seed=config.seed)
             found = Threat(graph, None, config.size)
