@@ -16,9 +16,11 @@ NONE = "none"  # no attack
 
 
 def _bucketed(make: Callable[[int, float], Rule | None]) -> Callable[..., Rule | None]:
+    """Behind buckets of two, each message in two of them, as He et al. have it."""
+
     def made(f: int, step: float) -> Rule | None:
         rule = make(f, step)
-        return None if rule is None else robust.bucketing(rule, 2)
+        return None if rule is None else robust.bucketing(rule, 2, repeat=True)
 
     return made
 

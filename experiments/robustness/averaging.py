@@ -73,6 +73,10 @@ def check_sizes(config: Config) -> None:
     check_room(
         4 * config.size * slots**2, f"distances between {slots} messages of each agent"
     )
+    if config.study == "averaging":
+        vectors_of = config.num_runs * config.size * config.dimension
+        check_room(8 * vectors_of, f"vectors of {config.dimension} numbers")
+        two_worlds(config.size, config.links)
 
 
 def _of_run(

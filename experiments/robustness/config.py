@@ -40,8 +40,8 @@ class Config(Common):
     rules: tuple[str, ...] | None = names(
         None,
         "Rules of receivers; mean is plain gossip, and those that begin with bucketed "
-        "average pairs of messages first. If not given, cs_plus, gts, clipped_gossip "
-        "and ios under attack, and those of He et al. on the dumbbell.",
+        "average random pairs of messages first. If not given, cs_plus, gts, "
+        "clipped_gossip and ios under attack, and those of He et al. on the dumbbell.",
         among=tuple(RULES),
     )
     attacks: tuple[str, ...] | None = names(

@@ -97,12 +97,13 @@ def by_group(folder: Path, metrics: tuple[str, ...]) -> None:
     """
     rows = last_rows(reading.rows(folder, metrics))
     panels = grouped(rows, lambda row: _said(row["setting"]))
+    schemes = list(dict.fromkeys(row["scheme"] for row in rows))
     size = (4 * len(panels) + 1.5, 4)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, same) in zip(grid, panels.items(), strict=True):
         lines = grouped(same, lambda row: row["scheme"])
-        places = np.arange(len(lines))
+        places = np.asarray([schemes.index(name) for name in lines])
         for number, metric in enumerate(metrics):
             heights = [
                 np.mean(np.asarray([row[metric] for row in own], float))
@@ -115,10 +116,10 @@ def by_group(folder: Path, metrics: tuple[str, ...]) -> None:
                 color=color_of(number, metrics),
                 label=metric.replace("_", " "),
             )
-        axes.set_yticks(places, [name.replace("_", " ") for name in lines])
         axes.set_title(title)
         axes.set_xlabel("accuracy")
         axes.grid(alpha=0.3, axis="x")
+    grid[0].set_yticks(range(len(schemes)), [n.replace("_", " ") for n in schemes])
     grid[0].invert_yaxis()
     figures.save_with_legend(figure, grid[-1], folder, "accuracy_by_group")
 

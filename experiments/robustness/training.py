@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from experiments.engine.config import agent_loop
@@ -40,6 +41,7 @@ from p2pjax.exchange.robust import Rule
 from p2pjax.graphs import generators
 from p2pjax.graphs.clusters import dumbbell, two_worlds
 from p2pjax.graphs.mixing_matrices import metropolis_hastings
+from p2pjax.host_memory import check_room
 from p2pjax.tasks.task import Task
 from p2pjax.training.local_updates import steps
 from p2pjax.types import Algorithm, Evaluate, FederatedData
@@ -93,7 +95,8 @@ def dumbbell_jobs(config: Config) -> list[Job]:
     for split in config.splits:
         deal = in_cliques(config, examples.num_classes, split)
         data = _data_of_runs(config, examples, deal)
-        jobs += jobs_of_runs(config, "local_only", {"split": split}, alone, data)
+        setting = {"split": split, "extra_edges": config.extra_edges[0]}
+        jobs += jobs_of_runs(config, "local_only", setting, alone, data)
         for extra in config.extra_edges:
             graph = dumbbell(config.size, extra, seed=config.seed)
             found = Threat(graph, None, config.size)
@@ -196,12 +199,16 @@ def _judged(
 
 
 def _by_mini_batches(method: Algorithm) -> Algorithm:
-    """The method with rounds of one mini-batch and one exchange."""
+    """The method with rounds of one mini-batch and one exchange; its graph stays."""
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> GossipInputs:
-        return method.plan(rng, data, num_rounds)._replace(
+        one = jax.tree.map(np.asarray, method.plan(rng, data, 1))
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(one))
+        check_room(size * num_rounds, f"the graph of each of {num_rounds} rounds")
+        same = jax.tree.map(lambda leaf: np.repeat(leaf, num_rounds, 0), one)
+        return same._replace(
             first_exchange=np.arange(num_rounds, dtype=np.int32),
             num_exchanges=np.ones(num_rounds, np.int32),
         )
