@@ -288,6 +288,7 @@ class TestServer:
             close(found[t][0], s, rtol=1e-5, atol=1e-6)
         assert min(numbers) < 3 <= max(numbers)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "options",
         [
@@ -299,10 +300,7 @@ class TestServer:
                 "aggregate": robust.nna(1),
                 "num_clients": 4,
             },
-            pytest.param(
-                {"attack": attacks.sign_flip((0,)), "server_opt": optax.sgd(0.5)},
-                marks=SLOW,
-            ),
+            {"attack": attacks.sign_flip((0,)), "server_opt": optax.sgd(0.5)},
         ],
     )
     def test_pending_means_are_the_same(self, options):

@@ -198,7 +198,10 @@ def test_published_line_search(case, known_scene):
 NAMES = {"cs+": "cs_plus", "gts": "gts", "cg": "clipped_gossip", "ios": "ios"}
 
 
-@pytest.mark.parametrize("short", NAMES)
+@pytest.mark.parametrize(
+    "short",
+    [n if n == "cs+" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES],
+)
 def test_published_averaging_in_two_worlds(short):
     rule, attack = NAMES[short], attacks.spectral(attacks.attached(3))
     rows = np.random.default_rng(0).normal(size=(26, 5)) / np.sqrt(5)

@@ -114,6 +114,7 @@ def numpy_choco(targets, matrix, compress, rate, step, num_rounds):
     return x, copies
 
 
+@pytest.mark.slow
 def test_signs_on_an_irregular_graph():
     targets = np.random.default_rng(0).normal(size=(5, 2))
     graph = generators.star(5)

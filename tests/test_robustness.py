@@ -108,6 +108,7 @@ def test_diverged_errors_are_finite(parse, compiled_quickly):
     assert found.tolist() == [[averaging.MOST] * 2]
 
 
+@pytest.mark.slow
 def test_two_worlds_study(run):
     """Attackers beside agents, and attackers who are agents and not judged."""
     folder = run(
@@ -164,6 +165,7 @@ def test_dumbbell_study(run):
     assert_drawn(folder, "accuracy_by_group", *shown)
 
 
+@pytest.mark.slow
 def test_compression_study(run):
     folder = run(
         *TINY,
@@ -213,6 +215,7 @@ CHOSEN = (
 )
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_selection_study(run):
     args = ("--methods=random,oracle", "--attacks=backdoor")
