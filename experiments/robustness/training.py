@@ -85,7 +85,7 @@ def two_worlds_jobs(config: Config) -> list[Job]:
 
 
 def dumbbell_jobs(config: Config) -> list[Job]:
-    """Rules where nobody attacks, and cliques have the same or different classes."""
+    """Rules where no agent attacks, and cliques have the same or different classes."""
     examples = load_examples(config)
     task = make_task(config, examples)
     judge = scores.with_means(_judged(config, task), task, config.size)

@@ -103,6 +103,18 @@ def arrivals_of(
     outgoing: Outgoing,
     state: GossipState,
 ) -> Array:
+    """Which of the messages arrive, `[N, K]`.
+
+    Args:
+      exchange: of the round.
+      protocol: of the method.
+      key: of the exchange.
+      t: round.
+      number: of the exchange in the run, for bursts of losses; None if pending.
+      graph: prepared by the protocol.
+      outgoing: what is sent.
+      state: before the exchange.
+    """
     return exchange.arrive(
         jax.random.fold_in(key, 1),
         t,
