@@ -54,6 +54,13 @@ def pytest_configure(config):
             os.environ["XLA_FLAGS"] = f"{flags} {_OLDER_FUSIONS}"  # of subprocesses too
 
 
+def pytest_collection_finish():
+    """What is imported stays: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder with real data sets: `P2PJAX_DATA`, or `../shared/data`."""

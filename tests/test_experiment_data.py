@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from slow_cases import marked
 from sqlite_files import example, write_sqlite
 
 from experiments.engine import reading
@@ -60,15 +61,9 @@ def layout(experiment, num_inputs, num_classes):
     return ()
 
 
-def marked(experiments, *slow):
-    """Those that read data as the others do, and train longer."""
-    return [
-        pytest.param(name, marks=pytest.mark.slow) if name in slow else name
-        for name in experiments
-    ]
-
-
-@pytest.mark.parametrize("experiment", marked(SMALL, "connections", "combination"))
+@pytest.mark.parametrize(
+    "experiment", marked(SMALL, "connections", "combination", "robustness", "virtual")
+)
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_own_npz(run, tmp_path, experiment):
     """Images with names of users and of classes."""

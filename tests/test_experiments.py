@@ -148,10 +148,17 @@ def test_same_flags_same_bytes_and_rerun_from_run_flags(run, pairs):
             marks=pytest.mark.slow,
         ),
         (
+            ("--study=peers", "--levels=80", "--group_sizes=2"),
+            "accuracy_by_group_size",
+            "agents that average together",
+            1,
+        ),
+        pytest.param(
             ("--study=peers", "--levels=0,80", "--group_sizes=2,4"),
             "accuracy_by_group_size",
             "agents that average together",
             2,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ("--levels=60", "--averaging=gossip", "--degree=2", "--rewire_every=2"),
@@ -322,11 +329,16 @@ def test_flagfiles_are_read(parse, flagfile):
     parse(f"--flagfile={flagfile}", experiment=flagfile.parents[1].name)
 
 
-# Those of the papers' sizes build the same jobs as the others, of more agents.
+def takes_long(path):
+    """Those of larger sizes build the same jobs as the quick one, of more agents."""
+    size = "paper|quick|scaled"
+    size = re.search(f"^# size: ({size})", path.read_text(), re.MULTILINE)[1]
+    many = path.parents[1].name in ("connections", "multi_task", "next_word")
+    return size == "paper" or (size == "scaled" and many)
+
+
 BUILT = [
-    pytest.param(
-        path, marks=pytest.mark.slow if "# size: paper" in path.read_text() else ()
-    )
+    pytest.param(path, marks=pytest.mark.slow if takes_long(path) else ())
     for path in FLAGFILES
 ]
 

@@ -11,6 +11,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_cases import marked
 
 from p2pjax.algorithms._combination import combination
 from p2pjax.algorithms._ditto import ditto
@@ -830,16 +831,8 @@ def combination_method(agent_loop):
     )
 
 
-def marked(*slow):
-    """All methods; each is quick enough for one half of the contract."""
-    return [
-        pytest.param(name, marks=pytest.mark.slow) if name in slow else name
-        for name in METHODS
-    ]
-
-
 class TestContract:
-    @pytest.mark.parametrize("method", marked("combination"))
+    @pytest.mark.parametrize("method", marked(METHODS, "combination"))
     def test_seeds_side_by_side_and_agents_in_place_give_the_same(self, method):
         world = network_world()
         keys = jax.random.split(jax.random.key(3), 2)
@@ -864,7 +857,7 @@ class TestContract:
         for one, other in zip(*map(jax.tree.leaves, results), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("method", marked("fedcurv"))
+    @pytest.mark.parametrize("method", marked(METHODS, "fedcurv"))
     def test_traces_once(self, method):
         algorithm = METHODS[method](agent_loop=IN_PLACE)
         traces = []

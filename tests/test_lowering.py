@@ -12,6 +12,7 @@ import optax
 import pytest
 import test_selection_contract
 from lowering import assert_lowers
+from slow_cases import marked
 from test_federated import network_task, network_world
 
 import p2pjax as pj
@@ -22,16 +23,20 @@ from p2pjax.selection.base import Selection
 from p2pjax.training import agent_loop
 from p2pjax.types import Algorithm
 
+LONG = (
+    "choosing by d_cliques",
+    "choosing by l2c_capped_with_views",
+    "choosing by panm_capped",
+    "choosing by pens_with_views",
+    "d2 protocol",
+    "dpsgd, scored before",
+    "p2p_bn, next words",
+    "p2p_bn, own rates",
+    "choco protocol",
+)
 
-def marked(*slow):
-    """All rows; these take longest, and have relatives among the others."""
-    return [
-        pytest.param(name, marks=pytest.mark.slow) if name in slow else name
-        for name in every_algorithm.EVERY
-    ]
 
-
-@pytest.mark.parametrize("name", marked("p2p_bn, next words"))
+@pytest.mark.parametrize("name", marked(every_algorithm.EVERY, *LONG))
 def test_vmapped_round_lowers(name):
     method, world = every_algorithm.build(name, agent_loop.VMAP)
     assert_lowers(method, world)
@@ -111,7 +116,7 @@ def assert_can_be_donated(method, world):
     assert len({id(leaf) for leaf in (*keys, key)}) == 1 + len(keys)
 
 
-@pytest.mark.parametrize("name", marked("p2p_bn, next words", "virtual"))
+@pytest.mark.parametrize("name", marked(every_algorithm.EVERY, "virtual", *LONG))
 def test_initial_states_can_be_donated(name):
     method, world = every_algorithm.build(name, agent_loop.VMAP)
     assert_can_be_donated(method, world)

@@ -12,6 +12,7 @@ from networks import (
     unstacked,
     without_padding,
 )
+from slow_cases import slow
 
 from p2pjax.algorithms._partial_averaging import partial_averaging
 from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
@@ -391,7 +392,7 @@ def unflat(values, like):
     return network
 
 
-@pytest.mark.parametrize("rate", [pytest.param(0.01, marks=pytest.mark.slow), 0.1, 1.0])
+@pytest.mark.parametrize("rate", [*map(slow, (0.01, 0.1)), 1.0])
 def test_equals_centralized_sgd(rate):
     assert largest_difference(rate=rate) <= 1e-12
 
@@ -590,7 +591,7 @@ class TestLocalEpochs:
             task, learner, level(0.5), batch_size=5, local_updates=updates, **options
         )
 
-    @pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE])
+    @pytest.mark.parametrize("agent_loop", [VMAP, slow(IN_PLACE)])
     @pytest.mark.parametrize("options", [{}, {"score_before": True}])
     def test_they_are_steps_where_all_have_as_many_examples(self, agent_loop, options):
         """12 examples are 3 mini-batches of 5, so 2 epochs are 6 steps."""

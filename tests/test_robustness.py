@@ -49,7 +49,7 @@ TINY = (
 @pytest.mark.parametrize(
     "attack, f",
     [
-        ("spectral", 3),
+        pytest.param("spectral", 3, marks=SLOW),
         pytest.param("dissensus", 1, marks=SLOW),
         pytest.param("spectral", 1, marks=SLOW),
         pytest.param("dissensus", 3, marks=SLOW),
@@ -146,6 +146,7 @@ def test_two_worlds_study(run):
     assert_drawn(folder, "accuracy_by_attackers", *shown, num_lines=3)
 
 
+@pytest.mark.slow
 def test_dumbbell_study(run):
     folder = run(
         *TINY,

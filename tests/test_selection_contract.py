@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import marked
 from test_protocols import jit, next_word_world, run, vector_task, world_of
 
 from p2pjax import sharding
@@ -74,6 +75,7 @@ METHODS = {
 # Whose programs take longest to compile, and others that share their parts.
 SLOW = {"dac_probe", "panm_probe", "panm_capped", "pens_with_views", "l2c"}
 SLOW |= {"pens_capped", "dac_capped_with_views", "l2c_capped_with_views"}
+SLOW |= {"panm_grad", "sparse_capped"}
 CAPS = {
     "panm_capped": 2,
     "dac_capped_with_views": 2,
@@ -190,13 +192,6 @@ def members(graph):
     return mask
 
 
-def marked(names, is_slow):
-    return [
-        pytest.param(name, marks=pytest.mark.slow) if is_slow(name) else name
-        for name in names
-    ]
-
-
 def keys_and_one_again():
     """Two keys, and the first of them once more."""
     data = jax.random.key_data(jax.random.split(jax.random.key(3)))
@@ -204,7 +199,7 @@ def keys_and_one_again():
 
 
 class TestContract:
-    @pytest.mark.parametrize("name", marked(METHODS, SLOW.__contains__))
+    @pytest.mark.parametrize("name", marked(METHODS, *SLOW))
     def test_four_agents(self, name):
         """Traces once, seeds side by side, same key same peers."""
         world = random_world(4)
@@ -218,9 +213,7 @@ class TestContract:
             for leaf in jax.tree.leaves(results):
                 assert (leaf[0] == leaf[2]).all()
 
-    @pytest.mark.parametrize(
-        "name", marked(METHODS, lambda name: name not in ("pens", "dac"))
-    )
+    @pytest.mark.parametrize("name", marked(METHODS, *{*METHODS} - {"pens", "dac"}))
     def test_a_hundred_agents(self, name):
         algorithm = build(name, None, VMAP)
         keys = jax.random.key(0)[None]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import slow
 
 from p2pjax.evaluation import models, statistics
 from p2pjax.evaluation.test_sets import on_test_sets
@@ -68,7 +69,7 @@ def trained(agent_loop, one_by_one):
     return jax.jit(train)(jax.random.key(1), jnp.int32(0), variables, state, agents)
 
 
-@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 2, 3, 7, 50])
+@pytest.mark.parametrize("agent_loop", [IN_PLACE, 3, *map(slow, (AUTO, 2, 7, 50))])
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_all_forms_of_the_agent_loop_agree(agent_loop, one_by_one):
     results = [trained(form, one_by_one) for form in (VMAP, agent_loop)]
@@ -103,7 +104,7 @@ def evaluated(agent_loop):
     return jax.jit(on_test_sets(task, agent_loop))(Models(variables), world)
 
 
-@pytest.mark.parametrize("agent_loop", [AUTO, IN_PLACE, 3, 50])
+@pytest.mark.parametrize("agent_loop", [IN_PLACE, 3, *map(slow, (AUTO, 50))])
 def test_all_forms_evaluate_alike(agent_loop):
     one, other = evaluated(VMAP), evaluated(agent_loop)
     assert set(one) == {"accuracy", "diverged", "loss"}

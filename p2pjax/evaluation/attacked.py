@@ -36,7 +36,7 @@ def of_honest_agents(
       >>> keys = jax.random.split(jax.random.key(0), 4)
       >>> byzantine = jnp.array([True, False, False, False])
       >>> models = pj.Models(jax.vmap(task.init)(keys), is_byzantine=byzantine)
-      >>> values = evaluate(models, data)
+      >>> values = jax.jit(evaluate)(models, data)
       >>> sorted(values), jnp.isnan(values["accuracy"]).tolist()
       (['accuracy', 'attack_success', 'diverged', 'loss'], [True, False, False, False])
     """

@@ -27,7 +27,7 @@ class BatchNormCNN(nn.Module):
     >>> import jax, jax.numpy as jnp
     >>> import p2pjax as pj
     >>> network, images = pj.nn.BatchNormCNN((8,), (), 10), jnp.ones((4, 8, 8, 1))
-    >>> variables = network.init(jax.random.key(0), images)
+    >>> variables = jax.jit(network.init)(jax.random.key(0), images)
     >>> network.apply(variables, images).shape
     (4, 10)
     >>> logits, new = network.apply(

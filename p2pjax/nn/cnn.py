@@ -25,7 +25,8 @@ class CNN(nn.Module):
     >>> import jax, jax.numpy as jnp
     >>> import p2pjax as pj
     >>> network, images = pj.nn.CNN((6,), (20,), 10), jnp.ones((4, 28, 28, 1))
-    >>> network.apply(network.init(jax.random.key(0), images), images).shape
+    >>> logits, _ = jax.jit(network.init_with_output)(jax.random.key(0), images)
+    >>> logits.shape
     (4, 10)
 
     Attributes:

@@ -72,7 +72,8 @@ class Encoder(nn.Module):
     >>> import p2pjax as pj
     >>> encoder = pj.nn.Encoder(50, 8, num_heads=(2,), mlp_dim=(16,), head_dim=4)
     >>> tokens = jnp.ones((3, 10), jnp.int32)
-    >>> encoder.apply(encoder.init(jax.random.key(0), tokens), tokens).shape
+    >>> hidden, _ = jax.jit(encoder.init_with_output)(jax.random.key(0), tokens)
+    >>> hidden.shape
     (3, 10, 8)
 
     Attributes:
@@ -216,7 +217,8 @@ class TokenModel(nn.Module):
     >>> encoder = pj.nn.Encoder(50, 8, num_heads=(2,), mlp_dim=(16,), head_dim=4)
     >>> network = pj.nn.TokenModel(encoder, pj.nn.TokenHead(5))
     >>> tokens = jnp.ones((3, 10), jnp.int32)
-    >>> network.apply(network.init(jax.random.key(0), tokens), tokens).shape
+    >>> logits, _ = jax.jit(network.init_with_output)(jax.random.key(0), tokens)
+    >>> logits.shape
     (3, 10, 5)
 
     Attributes:
