@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import slow
 
 from p2pjax import paths
 from p2pjax.exchange import mixing
@@ -402,7 +403,9 @@ def literal_average(params, cells, wiring, lower):
 
 
 @every_network
-@pytest.mark.parametrize("groups", [ONE_PAIR, TWO_PAIRS], ids=["one_pair", "two_pairs"])
+@pytest.mark.parametrize(
+    "groups", [slow(ONE_PAIR), TWO_PAIRS], ids=["one_pair", "two_pairs"]
+)
 def test_average_is_that_of_every_parameter_alone(kind, groups):
     """Owner = the lower of source's and target's model; incomparable models: local."""
     rng = np.random.default_rng(4)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from slow_cases import marked
 
 import p2pjax as pj
 from experiments.compare import results
@@ -133,7 +134,9 @@ def test_networks_of_ones_own(parse, tmp_path, monkeypatch, name):
 
 
 @pytest.mark.filterwarnings("ignore:D2")  # on rings of even size
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize(
+    "name", marked(METHODS, "d_cliques", "d2", "dac", "fedcurv", "l2c", "panm", "sgp")
+)
 def test_every_method_is_made(parse, name):
     network = "batch_norm_cnn" if name == "p2p_bn" else "mlp"
     split = ("--split=rotated", "--degree=1") if name == "oracle" else ("--split=iid",)

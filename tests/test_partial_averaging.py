@@ -86,7 +86,7 @@ def run_rounds(algorithm, state, world, num_rounds, inputs=None):
     return state, info
 
 
-@pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE, 3])
+@pytest.mark.parametrize("agent_loop", [VMAP, IN_PLACE, slow(3)])
 def test_engine_equals_plain_loop_over_agents(agent_loop):
     """Three rounds, a semi-local model, a dependency, one narrower agent."""
     algorithm, sharing, _ = build(SCHEME, agent_loop=agent_loop)
