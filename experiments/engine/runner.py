@@ -10,20 +10,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import logging
 
 from experiments.engine import config as configs
 from experiments.engine import (
     fitting,
     notices,
     own_files,
-    positions,
     processes,
     reading,
+    resuming,
     row_files,
     row_kinds,
     rows,
@@ -33,19 +31,17 @@ from experiments.engine import (
 )
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
-from experiments.engine.positions import Position, Saved
+from experiments.engine.positions import Position
 from experiments.engine.progress import Progress
-from experiments.engine.row_files import ChangedRowsError, RowFiles
+from experiments.engine.resuming import OpenRun
+from experiments.engine.row_files import RowFiles
 from experiments.engine.rows import Tally
 from experiments.engine.run_folder import Row
 from experiments.engine.summary import summarize
 from experiments.engine.writers import Writer
-from p2pjax import checkpoint
-from p2pjax.checkpoint import Checkpoint, DifferentRunError
 from p2pjax.simulation._simulate import (
     Snapshot,
     compiled,
-    initial_shapes,
     initial_state,
     snapshots,
 )
@@ -53,14 +49,6 @@ from p2pjax.simulation._sweep import with_hyperparameters
 from p2pjax.types import InputError
 
 ROW_FILES = row_files.NAMES
-
-
-class OpenRun(NamedTuple):
-    """Where a run is written."""
-
-    folder: Path
-    run_id: str  # of what determines the rows
-    rows: RowFiles | None = None  # of process 0, once it is known where the run goes on
 
 
 def run_jobs(
@@ -173,7 +161,7 @@ def _run_left(
     config: Common, opened: OpenRun, jobs: Sequence[Job], also: Sequence[Writer]
 ) -> None:
     num_rounds = config.num_rounds
-    position, kind = _last_position(config, opened, jobs), None
+    position, kind = resuming.last_position(config, opened, jobs), None
     if processes.is_first():
         opened = opened._replace(rows=RowFiles(opened.folder))
     before = position.job * num_rounds + len(position.tallies) * position.num_rounds
@@ -251,7 +239,7 @@ def _run_batch(
             is_stopped = processes.any_of(asked.has_come)
             if is_last or is_stopped or now // period > before // period:
                 now_at = Position(batch.first, tallies, snapshot.state, snapshot.used)
-                _save(config, opened, now_at)
+                resuming.save(config, opened, now_at)
                 progress.begin()
             if is_stopped:
                 raise stops.TerminatedError
@@ -300,104 +288,3 @@ def _append_links(
 def _append(opened: OpenRun, name: str, row: Row) -> None:
     if opened.rows is not None:
         opened.rows.append(name, row)
-
-
-def _save(config: Common, opened: OpenRun, position: Position) -> None:
-    # Rounds of all jobs so far.
-    number = position.job * config.num_rounds
-    number += len(position.tallies) * position.num_rounds
-    assert position.used is not None  # a snapshot has it
-    marks = {} if opened.rows is None else opened.rows.marks()
-    plain = positions.to_json(
-        Saved(opened.run_id, position.tallies, position.used, marks)
-    )
-    saved = Checkpoint(position.state, plain)
-    checkpoint.save(opened.folder / "checkpoints", number, saved)
-
-
-def _last_position(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> Position:
-    """Where to go on."""
-    number = _last_number(config, opened, jobs) if processes.is_first() else 0
-    number = processes.from_first(number)
-    if number == 0:
-        return Position()
-    batch = _batch_of(config, number, jobs)
-    start, algorithm = batch.start, batch.jobs[0].program.algorithm
-    with devices_of(config, start.data):
-        fresh = initial_state(start.key, algorithm, start.data)
-        saved = checkpoint.load(opened.folder / "checkpoints", number, fresh)
-    _, tallies, used, _ = _checked(config, number, batch, saved.position)
-    position = Position(batch.first, tallies, saved.state, used)
-    logging.info("Resuming %s after round %d.", batch.label, position.num_rounds)
-    if position.num_rounds == config.num_rounds:
-        return Position(batch.after)
-    return position
-
-
-def _last_number(config: Common, opened: OpenRun, jobs: Sequence[Job]) -> int:
-    """The last usable checkpoint, to which all rows are cut back; 0 if none."""
-    folder, changed = opened.folder, False
-    if (folder / "checkpoints").is_symlink():
-        raise InputError(
-            f"Need a folder, but {folder / 'checkpoints'} is a link: put the folder in "
-            "its place."
-        )
-    numbers = checkpoint.numbers(folder / "checkpoints")
-    for number in reversed(numbers):
-        try:
-            batch = _batch_of(config, number, jobs)
-            start, algorithm = batch.start, batch.jobs[0].program.algorithm
-            shapes = initial_shapes(start.key, algorithm, start.data)
-            found = checkpoint.check(folder / "checkpoints", number, shapes)
-            saved = _checked(config, number, batch, found)
-            if saved.run_id != opened.run_id:
-                raise DifferentRunError(
-                    f"Checkpoint {folder / 'checkpoints' / str(number)} belongs to a "
-                    "different run: its id is another."
-                )
-            for name, mark in saved.marks.items():
-                row_files.check(folder, name, mark)
-        except DifferentRunError as error:
-            raise InputError(
-                f"{error} It was written with other flags or by another version of "
-                "p2pjax: choose another --workdir."
-            ) from error
-        except InputError as error:
-            logging.warning("%s Falling back to the previous checkpoint.", error)
-            changed = changed or isinstance(error, ChangedRowsError)
-            continue
-        for name, mark in saved.marks.items():
-            own_files.cut(folder / name, mark.num_bytes)
-        newer = len(numbers) - numbers.index(number)
-        checkpoint.tidy(folder / "checkpoints", keep=max(2, newer))
-        return number
-    if changed:
-        raise InputError(
-            f"Need the rows of {folder} as the run wrote them to resume it, but they "
-            "were changed before its oldest checkpoint: put them back, or run it again "
-            "in another --workdir."
-        )
-    for name in ROW_FILES:
-        own_files.cut(folder / name, 0)
-    return 0
-
-
-def _checked(config: Common, number: int, batch: Batch, found: Any) -> Saved:
-    """What a checkpoint says, if it can be of the batch."""
-    num_agents, num_rounds = batch.start.data.cluster.shape[-1], config.num_rounds
-    try:
-        saved = positions.from_json(found, len(batch.jobs), num_agents, num_rounds)
-        done = len(batch.jobs) * saved.tallies[0].num_rounds
-        if number != batch.first * num_rounds + done:
-            raise InputError("its number is not that of its rounds")
-    except InputError as error:
-        raise InputError(f"Checkpoint {number} cannot be used: {error}.") from error
-    return saved
-
-
-def _batch_of(config: Common, number: int, jobs: Sequence[Job]) -> Batch:
-    """What ran when a checkpoint was written."""
-    job = (number - 1) // config.num_rounds
-    if job >= len(jobs):
-        raise InputError(f"Checkpoint {number} belongs to a different run.")
-    return next(batches(config, jobs, job))

@@ -46,6 +46,9 @@ def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
             axes.set_xticks(xs)
             if metric in ("squared_error", "disagreement"):
                 axes.set_yscale("log", nonpositive="mask")
+                seen = [row[metric] for row in rows if (row[metric] or 0) > 0]
+                if seen:  # intervals of means reach below 0, where no such axis ends
+                    axes.set_ylim(bottom=min(seen) / 3)
             axes.set_ylabel(label if column == 0 else "")
             axes.grid(alpha=0.3)
         title = "no attack" if attack == NONE else attack.replace("_", " ")
