@@ -12,7 +12,7 @@ from p2pjax import sharding
 from p2pjax.algorithms._p2p_bn import momentum, p2p_bn
 from p2pjax.asynchronous import events, waves
 from p2pjax.asynchronous.events import Absence, Timing
-from p2pjax.asynchronous.wave_executor import Agent
+from p2pjax.asynchronous.wakes import Agent
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import shared
 from p2pjax.graphs import generators, topology

@@ -15,7 +15,7 @@ from p2pjax.algorithms._multi_task import multi_task
 from p2pjax.asynchronous import events, task_groups, waves
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.task_groups import PerTask
-from p2pjax.asynchronous.wave_executor import Agent
+from p2pjax.asynchronous.wakes import Agent
 from p2pjax.datasets import label_sets
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
 from p2pjax.graphs import clusters, generators, topology

@@ -21,10 +21,13 @@ import optax
 
 from p2pjax.asynchronous.events import Timing
 from p2pjax.asynchronous.task_groups import Group, PerTask, joined, of_group
-from p2pjax.asynchronous.wave_executor import Agent, WakeFn
+from p2pjax.asynchronous.wakes import Agent, Wake, WakeFn
 from p2pjax.engines.asynchrony import asynchronous
+from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import on_test_sets_of_groups
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.robust import Rule
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.training.agent_loop import AUTO
@@ -64,6 +67,8 @@ def multi_task(
     rewire_every: int | None = None,
     timing: Timing = Timing(),
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     num_mailboxes: int | None = None,
     max_width: int | None = None,
     agent_loop: int = AUTO,
@@ -92,6 +97,11 @@ def multi_task(
       timing: when agents wake: random or by clocks, present or absent.
       channel: what happens to messages on their way: `channel.drop`, `channel.delay`,
         `channel.quantize`.
+      attack: on messages, by Byzantine agents who know only what they have themselves:
+        `attacks.sign_flip` of the update or the model, `attacks.gaussian` around zero
+        or the own model. None: all are honest.
+      aggregate: a robust rule in place of the mean of two encoders, and of two heads,
+        each by itself: see `p2p_bn`.
       num_mailboxes: see `asynchronous`.
       max_width: see `asynchronous`.
       agent_loop: see `asynchronous`.
@@ -148,7 +158,7 @@ def multi_task(
             agent: Agent,
             train: Split,
             valid: Split,
-            is_partial: Array,
+            wake: Wake,
         ) -> tuple[Agent, Array]:
             del valid
             variables, opt_state, num_wakes = agent
@@ -161,7 +171,7 @@ def multi_task(
                 train.examples,
                 train.size,
                 StepContext(
-                    frozen={ENCODER: is_partial} if encoder_freeze else None,
+                    frozen={ENCODER: wake.is_partial} if encoder_freeze else None,
                     order_seed=train.order_seed,
                 ),
                 (variables, opt_state),
@@ -172,18 +182,23 @@ def multi_task(
 
         return on_wake_fn
 
+    evaluate = on_test_sets_of_groups(groups, scores, agent_loop)
+    if attack is not None:
+        evaluate = of_honest_agents(evaluate, groups[0].task, attack, agent_loop)
     return asynchronous(
         init_fn,
         [on_wake_of(own) for own in learners],
         graph,
         batch_size=batch_size,
-        evaluate=on_test_sets_of_groups(groups, scores, agent_loop),
+        evaluate=evaluate,
         check=check_fn,
         local_updates=local_updates,
         starts=[group.start for group in groups],
         rewire_every=rewire_every,
         timing=timing,
         channel=channel,
+        attack=attack,
+        aggregate=aggregate,
         name="Multi-task learning",
         num_mailboxes=num_mailboxes,
         max_width=max_width,

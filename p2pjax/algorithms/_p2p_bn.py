@@ -14,11 +14,14 @@ import jax.numpy as jnp
 import optax
 
 from p2pjax.asynchronous.events import Timing
-from p2pjax.asynchronous.wave_executor import Agent
+from p2pjax.asynchronous.wakes import Agent, Wake
 from p2pjax.engines.asynchrony import asynchronous
+from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange import shared
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
+from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.tasks.task import Task
@@ -26,6 +29,7 @@ from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner, norm_and_rest
 from p2pjax.training.local_training import identical_models, take_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
+from p2pjax.training.poisoning import poisoned, poisoned_batch
 from p2pjax.training.samplers import shuffled_epochs, whole_set
 from p2pjax.types import (
     Algorithm,
@@ -61,6 +65,8 @@ def p2p_bn(
     update_scale: Array | None = None,
     timing: Timing = Timing(),
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     local_patterns: Local = shared.FULL,
     num_mailboxes: int | None = None,
     max_width: int | None = None,
@@ -88,6 +94,13 @@ def p2p_bn(
       timing: when agents wake: random or by clocks, present or absent.
       channel: what happens to messages on their way: `channel.drop`, `channel.delay`,
         `channel.quantize`.
+      attack: of Byzantine agents, who know only what they have themselves:
+        `attacks.label_flip`, `backdoor`, `sign_flip` of the update or the model,
+        `gaussian` around zero or the own model. None: all are honest.
+      aggregate: a robust rule for one message at a time, in the order in which they
+        arrive, in place of the mean of two models: `robust.self_centered_clipping` or
+        `robust.balance`. With delays an agent merges when it wakes, and each message
+        needs a mailbox of its own until then.
       local_patterns: leaves that are not sent, see `exchange.shared`.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave where they are batched; no limit if not given.
@@ -112,6 +125,9 @@ def p2p_bn(
         )
     labels = norm_and_rest(task.norm) if fine_tuning else None
     learner = as_learner(task, optimizer, labels)
+    poison = None if attack is None else attack.poison
+    if poison is not None:
+        learner = poisoned(learner, poison)
     if fine_tuning and not task.norm:
         raise InputError(
             "P2P-BN fine-tunes normalisation layers, and this network has none: add "
@@ -141,13 +157,12 @@ def p2p_bn(
             )
 
     def on_wake_fn(
-        key: Key, agent: Agent, train: Split, valid: Split, is_partial: Array
+        key: Key, agent: Agent, train: Split, valid: Split, wake: Wake
     ) -> tuple[Agent, Array]:
-        del is_partial
         variables, opt_state, (progress, scale) = agent
         frozen = None
         if fine_tuning:
-            before = accuracy(variables, valid)
+            before = accuracy(key, variables, valid, wake)
             frozen = {"rest": progress.is_frozen}
         max_size = next(iter(train.examples.values())).shape[0]
         num_steps = steps_of(local_updates, train.size, batch_size)
@@ -161,6 +176,7 @@ def p2p_bn(
                 None if update_scale is None else scale,
                 frozen,
                 order_seed=train.order_seed,
+                is_byzantine=wake.is_byzantine,
             ),
             (variables, opt_state),
             progress.num_wakes * num_steps,
@@ -168,7 +184,7 @@ def p2p_bn(
         )
         is_frozen = progress.is_frozen
         if fine_tuning:
-            has_improved = accuracy(variables, valid) > before
+            has_improved = accuracy(key, variables, valid, wake) > before
             is_frozen = ~has_improved & (valid.size > 0)
         num_wakes = progress.num_wakes + 1
         if growing_momentum:
@@ -177,10 +193,11 @@ def p2p_bn(
         memory = (Progress(is_frozen, num_wakes), scale)
         return Agent(variables, opt_state, memory), loss
 
-    def accuracy(variables: Variables, data: Split) -> Array:
-        total, weight = task.evaluate(variables, whole_set(data.examples, data.size))[
-            "accuracy"
-        ]
+    def accuracy(key: Key, variables: Variables, data: Split, wake: Wake) -> Array:
+        batch = whole_set(data.examples, data.size)
+        if poison is not None:  # or attackers would freeze what they have learned
+            batch = poisoned_batch(poison, key, batch, wake.is_byzantine)
+        total, weight = task.evaluate(variables, batch)["accuracy"]
         return total / jnp.maximum(weight, 1)
 
     def check_all(data: FederatedData) -> None:
@@ -188,17 +205,22 @@ def p2p_bn(
         check_fn(data)
         task.check()
 
+    evaluate = before_and_after(task, agent_loop)
+    if attack is not None:
+        evaluate = of_honest_agents(evaluate, task, attack, agent_loop)
     return asynchronous(
         init_fn,
         (on_wake_fn,),
         graph,
         batch_size=batch_size,
-        evaluate=before_and_after(task, agent_loop),
+        evaluate=evaluate,
         check=check_all,
         local_updates=local_updates,
         rewire_every=rewire_every,
         timing=timing,
         channel=channel,
+        attack=attack,
+        aggregate=aggregate,
         name="P2P-BN",
         local=local,
         num_mailboxes=num_mailboxes,

@@ -1,40 +1,89 @@
 """What agents send each other when one at a time is awake.
 
-Each sender encodes its message where it is posted (`pipeline.send_one`). There are no
-attacks: they see the messages of all agents at once, as in synchronous methods only.
+Each sender encodes its message where it is posted. What attackers send is put in the
+place of theirs there, so they know what they have themselves and nothing of others.
 """
+
+from typing import NamedTuple
 
 import jax
 
 from p2pjax.exchange import owner_classes
-from p2pjax.exchange.channel import Channel
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.pipeline import make_exchange, send_one
+from p2pjax.exchange.published import published_one
+from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import shared_leaves, with_shared_leaves
 from p2pjax.types import LOCAL, Array, Key, PyTree, Variables
 
 
+class Mailing(NamedTuple):
+    """What agents send, and how they merge what they get."""
+
+    local: tuple[str, ...] = ()  # regular expressions of leaves that are not exchanged
+    channel: Channel = PERFECT  # what happens to messages on their way
+    attack: Attack | None = None  # None: all agents are honest
+    rule: Rule | None = None  # None: the mean of two models
+    at_once: bool = True  # whether messages arrive without delay
+
+    @property
+    def is_hostile(self) -> bool:
+        """Whether attackers replace their messages."""
+        return self.attack is not None and self.attack.hostile is not None
+
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether attackers learn from poisoned examples."""
+        return self.attack is not None and self.attack.poison is not None
+
+    @property
+    def needs_before(self) -> bool:
+        """Whether attackers need their models before local training."""
+        return self.attack is not None and self.is_hostile and self.attack.needs_before
+
+    @property
+    def holds_models(self) -> bool:
+        """Whether a mailbox holds what its agent would have if it woke."""
+        return self.rule is not None and self.at_once
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether each message has a mailbox of its own until its receiver wakes."""
+        return self.rule is not None and not self.at_once
+
+
 def posted(
+    mailing: Mailing,
     key: Key,
     t: Array,
     training: Array,
     sender: Variables,
-    local: tuple[str, ...],
-    channel: Channel,
+    is_byzantine: Array | None = None,
+    before: PyTree = None,
 ) -> PyTree:
     """The message of ONE agent after a training, as it reaches its receivers.
 
     Args:
+      mailing: of the method.
       key: of the round.
       t: its number.
       training: number of the training in the sequence.
       sender: after it.
-      local: regular expressions of leaves that are not exchanged.
-      channel: what happens to messages on their way.
+      is_byzantine: whether it attacks; None: no agent does.
+      before: `shared` of the sender before its training, for attacks that need it.
     """
+    if mailing.is_hostile:
+        assert is_byzantine is not None
+        message = shared(sender, mailing.local)
+        plan = owner_classes.whole_model(1, message)
+        exchange = make_exchange(plan, mailing.channel, mailing.attack, eager=True)
+        key = jax.random.fold_in(key, training)
+        return published_one(exchange, key, t, message, is_byzantine, before)
     message = shared_leaves(sender)
-    plan = owner_classes.whole_model(1, message, local)
-    exchange = make_exchange(plan, channel, eager=True)
+    plan = owner_classes.whole_model(1, message, mailing.local)
+    exchange = make_exchange(plan, mailing.channel, eager=True)
     if exchange.changes_messages:
         key = jax.random.fold_in(key, training)
         message = send_one(exchange, key, t, message)

@@ -7,46 +7,31 @@ task from senders of that task only; each group of leaves has coefficients of it
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from p2pjax import sharding
-from p2pjax.asynchronous.messages import posted, shared, with_shared
-from p2pjax.asynchronous.task_groups import in_task, leaf_groups, of_task
+from p2pjax.asynchronous.messages import Mailing, posted, shared
+from p2pjax.asynchronous.rows import place_of, put, read, take, write, write_all
+from p2pjax.asynchronous.task_groups import in_task, leaf_groups
+from p2pjax.asynchronous.wakes import (
+    AsynchronousState,
+    WakeFn,
+    attacks,
+    opened,
+    per_event,
+    wake_one,
+    with_message,
+)
 from p2pjax.asynchronous.waves import Waves
-from p2pjax.exchange.channel import PERFECT, Channel
-from p2pjax.types import Array, Key, PyTree, Split, Variables
-
-
-class Agent(NamedTuple):
-    """What an agent keeps between two wake-ups; stacked over agents in the state."""
-
-    variables: Variables  # after its last training: what it sent, what is evaluated
-    opt_state: PyTree
-    memory: PyTree  # what else the method remembers
-
-
-class AsynchronousState(NamedTuple):
-    """All agents and what is on its way to them."""
-
-    agents: Agent  # leaves [N, ...], of one task [N_q, ...]
-    mailbox: PyTree  # leaves [N, S, ...]: messages, each times what it counts
-    loss: Array  # [N] of the last training
-    own: Array | tuple[()] = ()  # [N, G] what models count beside mail; () with delays
-
-
-# (key, agent, its training and its validation data, whether it merged some message
-# without the leaves of the sender's task) -> (agent, loss)
-WakeFn = Callable[[Key, Agent, Split, Split, Array], tuple[Agent, Array]]
+from p2pjax.types import Array, Key, PyTree, Split
 
 
 def in_place(
     on_wake: Sequence[WakeFn],
     starts: Sequence[int],
-    local: tuple[str, ...],
-    channel: Channel = PERFECT,
+    mailing: Mailing,
 ) -> Callable[..., AsynchronousState]:
     """One training after the other; every device takes those of its own agents."""
 
@@ -69,43 +54,55 @@ def in_place(
             mine = jnp.argsort(~is_mine)  # stable: mine first
 
             def one_training(i: Array, state: AsynchronousState) -> AsynchronousState:
-                event = _take(mine[i], _per_event(wave))
+                event = take(mine[i], per_event(wave))
                 at = place[mine[i]]
-                agents, mailbox, loss, _ = state
-                agent, data, validation = _read((agents, train, valid), task, start, at)
-                mail = _read(mailbox, task, start, at, event.slot)
-                agent, last = _wake(
+                agents, mailbox, loss = state.agents, state.mailbox, state.loss
+                agent, data, validation = read((agents, train, valid), task, start, at)
+                mail = read(mailbox, task, start, at, opened(event))
+                agent, last, before = wake_one(
                     on_wake[task],
                     groups,
-                    local,
+                    mailing,
                     key,
+                    t,
                     event,
+                    attacks(state, at),
                     agent,
                     mail,
                     data,
                     validation,
                 )
-                state = AsynchronousState(
-                    _write(agents, agent, task, start, at),
-                    mailbox,
-                    _put(loss, last, at),
+                state = state._replace(
+                    agents=write(agents, agent, task, start, at),
+                    loss=put(loss, last, at),
                 )
+                if mailing.needs_before:
+                    before = write(state.before, before, task, start, at)
+                    state = state._replace(before=before)
                 return jax.lax.optimization_barrier(state)  # see `mixing._mix_block`
 
             # In a loop of its own: XLA:CPU copies all mailboxes once per training where
             # one loop both reads and empties them.
             def one_emptying(i: Array, mailbox: PyTree) -> PyTree:
-                event, at = _take(mine[i], _per_event(wave)), place[mine[i]]
-                emptied = jax.tree.map(
-                    lambda leaf: jnp.where(event.has_mail, jnp.zeros_like(leaf), leaf),
-                    _read(mailbox, task, start, at, event.slot),
-                )
+                event, at = take(mine[i], per_event(wave)), place[mine[i]]
+                if mailing.holds_models:
+                    variables = read(state.agents.variables, task, start, at)
+                    emptied = shared(variables, mailing.local)
+                else:
+                    emptied = jax.tree.map(
+                        lambda leaf: jnp.where(
+                            event.has_mail, jnp.zeros_like(leaf), leaf
+                        ),
+                        read(mailbox, task, start, at, event.slot),
+                    )
                 return jax.lax.optimization_barrier(
-                    _write(mailbox, emptied, task, start, at, event.slot)
+                    write(mailbox, emptied, task, start, at, event.slot)
                 )
 
             num_mine = is_mine.sum()
             state = jax.lax.fori_loop(0, num_mine, one_training, state)
+            if mailing.is_apart:  # what comes next replaces what was there
+                return state
             mailbox = jax.lax.fori_loop(0, num_mine, one_emptying, state.mailbox)
             return state._replace(mailbox=mailbox)
 
@@ -117,9 +114,20 @@ def in_place(
 
             def one_posting(i: Array, state: AsynchronousState) -> AsynchronousState:
                 at = jnp.clip(place[i], 0, num_own - 1)
-                sender = _read(state.agents.variables, task, start, at)
+                sender = read(state.agents.variables, task, start, at)
+                before = None
+                if mailing.needs_before:
+                    before = read(state.before, task, start, at)
                 message = sharding.broadcast_from_owner(
-                    posted(key, t, wave.training[i], sender, local, channel),
+                    posted(
+                        mailing,
+                        key,
+                        t,
+                        wave.training[i],
+                        sender,
+                        attacks(state, at),
+                        before,
+                    ),
                     jnp.asarray(is_mine[i]),
                 )
                 to = wave.receiver[i] - first  # [K]
@@ -131,14 +139,10 @@ def in_place(
                     share = wave.coefficient[i, order[k]]  # [G]
                     # A receiver of another task has no place for this task's leaves:
                     # they count nothing, and whoever is met instead stays the same.
-                    total = jax.tree.map(
-                        lambda group, box, m: _added(box, share[group], m),
-                        groups,
-                        _read(mailbox, task, start, at, slot),
-                        message,
-                    )
+                    box = read(mailbox, task, start, at, slot)
+                    total = with_message(mailing, t, groups, share, box, message)
                     return jax.lax.optimization_barrier(
-                        _write(mailbox, total, task, start, at, slot)
+                        write(mailbox, total, task, start, at, slot)
                     )
 
                 mailbox = jax.lax.fori_loop(
@@ -149,20 +153,20 @@ def in_place(
             return jax.lax.fori_loop(0, wave.width, one_posting, state)
 
         def one_wave(number: Array, state: AsynchronousState) -> AsynchronousState:
-            of_tasks = [_take(number, table) for table in tables]
+            of_tasks = [take(number, table) for table in tables]
             for task, wave in enumerate(of_tasks):
                 state = train_all(task, wave, state)
             for task, wave in enumerate(of_tasks):
                 state = post_all(task, wave, state)
             return state
 
-        return jax.lax.fori_loop(0, _num_waves(tables), one_wave, state)
+        if mailing.needs_before:
+            models = shared(state.agents.variables, mailing.local)
+            state = state._replace(before=models)
+        state = jax.lax.fori_loop(0, _num_waves(tables), one_wave, state)
+        return state._replace(before=())
 
     return run
-
-
-def _added(box: Array, share: Array, message: Array) -> Array:
-    return jnp.where(share > 0, box + share.astype(message.dtype) * message, box)
 
 
 def _is_mine(wave: Waves, place: Array, num_own: int) -> Array:
@@ -173,8 +177,7 @@ def _is_mine(wave: Waves, place: Array, num_own: int) -> Array:
 def in_batches(
     on_wake: Sequence[WakeFn],
     starts: Sequence[int],
-    local: tuple[str, ...],
-    channel: Channel = PERFECT,
+    mailing: Mailing,
 ) -> Callable[..., AsynchronousState]:
     """All trainings of a wave at once, a batch per task; unused places do not count."""
 
@@ -194,44 +197,36 @@ def in_batches(
             start = starts[task]
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
             at = jnp.where(is_event, wave.agent, no_agent)  # [E]
-            agents, mailbox, loss, _ = state
-            agent, data, validation = _read(
+            agents, mailbox, loss = state.agents, state.mailbox, state.loss
+            agent, data, validation = read(
                 (agents, train, valid), task, start, wave.agent
             )
-            mail = _read(mailbox, task, start, wave.agent, wave.slot)
+            slots = opened(per_event(wave))  # [E], or [E, M]
+            who = wave.agent[:, None] if slots.ndim == 2 else wave.agent
+            mail = read(mailbox, task, start, who, slots)
             groups = leaf_groups(mailbox, task)
-            agent, last = jax.vmap(
-                lambda *one: _wake(on_wake[task], groups, local, key, *one)
-            )(_per_event(wave), agent, mail, data, validation)
-            agents = in_task(
-                lambda leaf, first, new: (
-                    jnp.asarray(leaf).at[_place(leaf, first, at)].set(new, mode="drop")
-                ),
-                agents,
-                task,
-                start,
-                agent,
-            )
-            emptied = jnp.where(wave.has_mail, at, no_agent)
-            mailbox = in_task(
-                lambda leaf, first, _: (
-                    jnp.asarray(leaf)
-                    .at[_place(leaf, first, emptied), wave.slot]
-                    .set(0, mode="drop")
-                ),
-                mailbox,
-                task,
-                start,
-                mail,
-            )
+            is_byzantine = attacks(state, wave.agent)
+            agent, last, before = jax.vmap(
+                lambda *one: wake_one(on_wake[task], groups, mailing, key, t, *one)
+            )(per_event(wave), is_byzantine, agent, mail, data, validation)
+            agents = write_all(agents, agent, task, start, at)
+            if mailing.holds_models:
+                new = shared(agent.variables, mailing.local)
+                mailbox = write_all(mailbox, new, task, start, at, wave.slot)
+            elif not mailing.is_apart:
+                emptied = jnp.where(wave.has_mail, at, no_agent)
+                none = jax.tree.map(lambda _: 0, mail)
+                mailbox = write_all(mailbox, none, task, start, emptied, wave.slot)
             loss = jnp.asarray(loss).at[at].set(last.astype(loss.dtype), mode="drop")
             message = jax.vmap(
-                lambda number, sender: posted(key, t, number, sender, local, channel)
-            )(wave.training, agent.variables)  # leaves [E, ...]
-            return AsynchronousState(agents, mailbox, loss), message
+                lambda number, *sender: posted(mailing, key, t, number, *sender)
+            )(wave.training, agent.variables, is_byzantine, before)  # leaves [E, ...]
+            return state._replace(agents=agents, mailbox=mailbox, loss=loss), message
 
         def post(task: int, wave: Waves, message: PyTree, mailbox: PyTree) -> PyTree:
             groups = leaf_groups(mailbox, task)
+            if mailing.rule is not None:
+                return post_in_turn(task, groups, wave, message, mailbox)
             is_event = jnp.arange(wave.agent.shape[0]) < wave.width
             for k in range(wave.receiver.shape[1]):
                 to = jnp.where(is_event, wave.receiver[:, k], no_agent)
@@ -249,7 +244,7 @@ def in_batches(
                     to: Array = to,
                     slot: Array = slot,
                 ) -> Array:
-                    at = _place(leaf, first, to), slot
+                    at = place_of(leaf, first, to), slot
                     return jnp.asarray(leaf).at[at].add(new, mode="drop")
 
                 mailbox = in_task(
@@ -261,8 +256,27 @@ def in_batches(
                 )
             return mailbox
 
+        def post_in_turn(
+            task: int, groups: PyTree, wave: Waves, message: PyTree, mailbox: PyTree
+        ) -> PyTree:
+            """Receivers of one sender differ; two senders may have the same."""
+
+            def one_sender(i: Array, mailbox: PyTree) -> PyTree:
+                to, slot, share, mine = take(
+                    i,
+                    (wave.receiver, wave.receiver_slot, wave.coefficient, message),
+                )
+                new = jax.vmap(
+                    lambda share, box: with_message(
+                        mailing, t, groups, share, box, mine
+                    )
+                )(share, read(mailbox, task, starts[task], to, slot))
+                return write_all(mailbox, new, task, starts[task], to, slot)
+
+            return jax.lax.fori_loop(0, wave.width, one_sender, mailbox)
+
         def one_wave(number: Array, state: AsynchronousState) -> AsynchronousState:
-            of_tasks = [_take(number, table) for table in tables]
+            of_tasks = [take(number, table) for table in tables]
             messages = []
             for task, wave in enumerate(of_tasks):
                 state, message = one_task(task, wave, state)
@@ -286,87 +300,3 @@ def _weighted(share: Array, message: Array) -> Array:
 def _num_waves(tables: tuple[Waves, ...]) -> Array:
     widths = jnp.stack([jnp.asarray(table.width) for table in tables])
     return (widths.sum(0) > 0).sum()
-
-
-class _Event(NamedTuple):
-    """What a training of a wave needs to know."""
-
-    training: Any
-    slot: Any
-    has_mail: Any
-    is_partial: Any
-    own: Any  # [G]
-
-
-def _per_event(wave: Waves) -> _Event:
-    return _Event(wave.training, wave.slot, wave.has_mail, wave.is_partial, wave.own)
-
-
-def _wake(
-    on_wake: WakeFn,
-    groups: PyTree,
-    local: tuple[str, ...],
-    key: Key,
-    event: _Event,
-    agent: Agent,
-    mail: PyTree,
-    data: Split,
-    validation: Split,
-) -> tuple[Agent, Array]:
-    """Merges the mail of ONE agent and lets it train."""
-    merged = jax.tree.map(
-        lambda group, leaf, add: jnp.where(
-            event.has_mail, event.own[group].astype(leaf.dtype) * leaf + add, leaf
-        ),
-        groups,
-        shared(agent.variables, local),
-        mail,
-    )
-    agent = agent._replace(variables=with_shared(agent.variables, merged))
-    key = jax.random.fold_in(key, event.training)
-    return on_wake(key, agent, data, validation, event.is_partial)
-
-
-def _take(at: Array, tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[at], tree)
-
-
-def _read(tree: PyTree, task: int, start: int, at: Array, *more: Array) -> PyTree:
-    """Agents `at` of a task, the nearest ones in place of others."""
-    return of_task(
-        lambda leaf, first: jnp.asarray(leaf)[(_nearest(leaf, first, at), *more)],
-        tree,
-        task,
-        start,
-    )
-
-
-def _write(
-    tree: PyTree, new: PyTree, task: int, start: int, at: Array, *more: Array
-) -> PyTree:
-    """Overwrites ONE agent of a task, where `_read` reads it, in place."""
-    return in_task(
-        lambda leaf, first, new: _put(leaf, new, _nearest(leaf, first, at), *more),
-        tree,
-        task,
-        start,
-        new,
-    )
-
-
-def _nearest(leaf: Array, first: int, at: Array) -> Array:
-    return jnp.clip(at - first, 0, leaf.shape[0] - 1)
-
-
-def _place(leaf: Array, first: int, at: Array) -> Array:
-    """Of agents in a leaf; outside of it for those it does not hold."""
-    place, size = at - first, leaf.shape[0]
-    return jnp.where((place >= 0) & (place < size), place, size)
-
-
-def _put(leaf: Array, value: Array, *at: Array) -> Array:
-    """Overwrites `leaf[at]` in place."""
-    value = value.reshape((1,) * len(at) + leaf.shape[len(at) :])
-    start = [jnp.asarray(index, jnp.int32) for index in at]
-    start += [jnp.int32(0)] * (leaf.ndim - len(at))
-    return jax.lax.dynamic_update_slice(leaf, value.astype(leaf.dtype), start)

@@ -10,6 +10,10 @@ Where messages arrive at once, mailboxes are up to date at the end of every netw
 epoch: what is in them is what an agent would merge if it woke then. Messages of later
 epochs halve it when their epoch begins (`Mail.decay`), so nothing is ever divided by a
 coefficient, however long an agent sleeps.
+
+A robust rule merges messages one after the other, in the order in which they arrive
+(`in_turn`): at once into mailboxes that hold what their agents would have if they woke,
+or, with delays, when the receiver wakes, each from a mailbox of its own.
 """
 
 from collections import defaultdict
@@ -19,6 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from p2pjax.asynchronous.events import Schedule
+from p2pjax.asynchronous.placing import (
+    Arrivals,
+    consumers,
+    places,
+    slots,
+    slots_apart,
+)
 from p2pjax.types import Links
 
 # (sender, receiver) -> for every group of leaves, whether the receiver merges them
@@ -40,7 +51,9 @@ class Waves(NamedTuple):
     own: np.ndarray  # [R, W, E, G] what its own model counts
     receiver: np.ndarray  # [R, W, E, K] who gets its new model; N is none
     receiver_slot: np.ndarray  # [R, W, E, K]
-    coefficient: np.ndarray  # [R, W, E, K, G] what it counts there
+    coefficient: np.ndarray  # [R, W, E, K, G] what it counts there; 1 `in_turn`
+    # [R, W, E, M, G] mailboxes that it merges one after the other, -1 for none; or ()
+    slots: np.ndarray | tuple[()] = ()
 
 
 class Mail(NamedTuple):
@@ -72,6 +85,7 @@ def pack(
     merges: Merges | None = None,
     max_width: int | None = None,
     at_once: bool = False,
+    in_turn: np.ndarray | None = None,
 ) -> tuple[Waves, int, Mail | tuple[()]]:
     """Packs a schedule into waves.
 
@@ -84,25 +98,29 @@ def pack(
       max_width: trainings of the widest wave; no limit if not given.
       at_once: whether messages arrive without delay. Then mailboxes are up to date at
         the end of every epoch; else what is on its way is in them too.
+      in_turn: `[N]` ranks by which senders post within a wave, where messages are
+        merged one after the other; None: they are added up in any order.
 
     Returns:
       The waves, how many mailboxes an agent needs at most, and what is in them at the
-      ends of epochs; () if not `at_once`.
+      ends of epochs; () if not `at_once`, or `in_turn`.
     """
     num_trainings = len(schedule.agent)
     drawn = schedule
     if at_once:  # all agents wake once more when all is over, to empty their mailboxes
         schedule = _with_last_wakes(schedule, num_agents, num_epochs)
     num_wakes = len(schedule.agent)
-    consumer = _consumers(schedule)  # [A], num_wakes: none
-    mail: dict[int, list[int]] = defaultdict(list)  # consumer -> arrivals, in order
-    posts: dict[int, list[int]] = defaultdict(list)  # training -> arrivals it causes
+    consumer = consumers(schedule)  # [A], num_wakes: none
+    mail: Arrivals = defaultdict(list)  # consumer -> arrivals, in order
+    posts: Arrivals = defaultdict(list)  # training -> arrivals it causes
     for arrival, training in enumerate(consumer):
         if training < num_wakes:
             mail[training].append(arrival)
             posts[int(schedule.source[arrival])].append(arrival)
-    wave = _places(schedule, consumer, mail, posts, max_width)
-    slot = _slots(schedule, mail, wave)
+    is_apart = in_turn is not None and not at_once  # each in a mailbox of its own
+    rank = None if is_apart else in_turn
+    wave = places(schedule, consumer, mail, posts, max_width, rank)
+    slot = (slots_apart if is_apart else slots)(schedule, mail, wave)
     own = np.ones((num_wakes, num_groups))
     coefficient = np.zeros((len(consumer), num_groups))
     merged_groups = _merged_groups(schedule, num_groups, merges)  # [A, G]
@@ -113,6 +131,9 @@ def pack(
             continue
         merged = merged_groups[arrivals]  # [m, G]
         is_partial[training] = not merged.all()
+        if in_turn is not None:
+            coefficient[arrivals] = merged
+            continue
         number = np.cumsum(merged, axis=0)
         own[training] = 0.5 ** number[-1]
         until = number[-1:]  # messages that a coefficient knows of
@@ -127,14 +148,30 @@ def pack(
         num_epochs,
         wave[:num_trainings],
         posts,
-        consumer,
         slot,
         mail,
         is_partial,
         own,
         coefficient,
     )
-    return waves, 1 + max(slot.values(), default=0), told if at_once else ()
+    if is_apart:
+        waves = waves._replace(slots=_slots_in_turn(waves, slot, mail, merged_groups))
+    elif in_turn is not None:  # mailboxes hold models
+        waves.own[:], waves.has_mail[:] = 0, True
+    needed = 1 + max(slot.values(), default=0)
+    return waves, needed, told if at_once and in_turn is None else ()
+
+
+def _slots_in_turn(
+    waves: Waves, slot: dict[int, int], mail: Arrivals, merged: np.ndarray
+) -> np.ndarray:
+    """Mailboxes of all that trainings merge, in order, `[R, W, E, M, G]`."""
+    most = max(1, max(map(len, mail.values()), default=1))
+    table = np.full((*waves.agent.shape, most, merged.shape[1]), -1, np.int32)
+    for place in np.argwhere(waves.has_mail):
+        for number, arrival in enumerate(mail[int(waves.training[tuple(place)])]):
+            table[(*place, number)] = np.where(merged[arrival], slot[arrival], -1)
+    return table
 
 
 def _with_last_wakes(schedule: Schedule, num_agents: int, num_epochs: int) -> Schedule:
@@ -190,7 +227,9 @@ def by_task(waves: Waves, starts: Sequence[int]) -> tuple[Waves, ...]:
             more = (1,) * (table.ndim - order.ndim)
             return np.take_along_axis(table, order.reshape(order.shape + more), axis=2)
 
-        own = Waves(width, *map(taken, waves[1:]))
+        own = Waves(width, *map(taken, waves[1:-1]))
+        if not isinstance(waves.slots, tuple):
+            own = own._replace(slots=taken(waves.slots))
         is_used = np.arange(order.shape[-1]) < width[..., None]
         tables.append(own._replace(agent=np.where(is_used, own.agent, np.int32(start))))
     return tuple(tables)
@@ -252,108 +291,14 @@ def _merged_groups(
     return np.asarray(merged, bool).reshape(-1, num_groups)
 
 
-def _consumers(schedule: Schedule) -> np.ndarray:
-    """`[A]`: the training before which each arrival is merged, T if none comes."""
-    trainings: dict[int, np.ndarray] = {
-        int(agent): np.flatnonzero(schedule.agent == agent)
-        for agent in np.unique(schedule.agent)
-    }
-    no_training = len(schedule.agent)
-    result = np.full(len(schedule.receiver), no_training)
-    for arrival, (receiver, after) in enumerate(
-        zip(schedule.receiver, schedule.after, strict=True)
-    ):
-        own = trainings.get(int(receiver), np.zeros(0, int))
-        later = np.searchsorted(own, after)  # trainings number `after` and on
-        if later < len(own):
-            result[arrival] = own[later]
-    return result
-
-
-def _places(
-    schedule: Schedule,
-    consumer: np.ndarray,
-    mail: dict[int, list[int]],
-    posts: dict[int, list[int]],
-    max_width: int | None,
-) -> np.ndarray:
-    """The wave of every training within its epoch, `[T]`.
-
-    As early as possible. A training is also not put before the receiver's own training
-    that precedes its message: otherwise the message would need a mailbox of its own.
-    """
-    previous = np.full(len(schedule.agent), -1)  # of the same agent
-    last: dict[int, int] = {}
-    for training, agent in enumerate(schedule.agent.tolist()):
-        previous[training] = last.get(agent, -1)
-        last[agent] = training
-    level = np.zeros(len(schedule.agent), int)
-    epoch = schedule.epoch
-    for training in range(len(level)):
-        after = [int(schedule.source[arrival]) for arrival in mail[training]]
-        after.append(previous[training])
-        beside = [previous[consumer[arrival]] for arrival in posts[training]]
-        earliest = [level[t] + 1 for t in after if _is_before(t, training, epoch)]
-        earliest += [level[t] for t in beside if _is_before(t, training, epoch)]
-        level[training] = max(earliest, default=0)
-    return level if max_width is None else _narrowed(level, epoch, max_width)
-
-
-def _is_before(one: int, other: int, epoch: np.ndarray) -> bool:
-    """Whether a training is an earlier one of the same epoch."""
-    return 0 <= one < other and epoch[one] == epoch[other]
-
-
-def _narrowed(level: np.ndarray, epoch: np.ndarray, max_width: int) -> np.ndarray:
-    """Cuts wide waves into several, in the order of the events."""
-    result = np.zeros_like(level)
-    for one in np.unique(epoch):
-        members = np.flatnonzero(epoch == one)
-        wave = 0
-        for value in np.unique(level[members]):
-            same = members[level[members] == value]
-            result[same] = wave + np.arange(len(same)) // max_width
-            wave = int(result[same].max()) + 1
-    return result
-
-
-def _slots(
-    schedule: Schedule, mail: dict[int, list[int]], wave: np.ndarray
-) -> dict[int, int]:
-    """A mailbox for every training that has mail, free for as long as it fills up.
-
-    A mailbox is emptied at the beginning of a wave and filled at the end of one.
-    """
-    position = list(zip(schedule.epoch.tolist(), wave.tolist(), strict=True))
-    by_agent: dict[int, list[tuple]] = defaultdict(list)
-    for training, arrivals in mail.items():
-        if arrivals:
-            first = min(position[int(schedule.source[a])] for a in arrivals)
-            agent = int(schedule.agent[training])
-            by_agent[agent].append((first, position[training], training))
-    slot = {}
-    for intervals in by_agent.values():
-        free_from: list[tuple] = []
-        for first, emptied, training in sorted(intervals):
-            found = [s for s, end in enumerate(free_from) if end <= first]
-            if not found:
-                free_from.append(emptied)
-                slot[training] = len(free_from) - 1
-            else:
-                free_from[found[0]] = emptied
-                slot[training] = found[0]
-    return slot
-
-
 def _tables(
     schedule: Schedule,
     num_agents: int,
     num_epochs: int,
     wave: np.ndarray,
-    posts: dict[int, list[int]],
-    consumer: np.ndarray,
+    posts: Arrivals,
     slot: dict[int, int],
-    mail: dict[int, list[int]],
+    mail: Arrivals,
     is_partial: np.ndarray,
     own: np.ndarray,
     coefficient: np.ndarray,
@@ -383,9 +328,9 @@ def _tables(
         waves.agent[place], waves.training[place] = agent, training
         waves.own[place], waves.is_partial[place] = own[training], is_partial[training]
         if mail[training]:
-            waves.has_mail[place], waves.slot[place] = True, slot[training]
+            waves.has_mail[place], waves.slot[place] = True, slot[mail[training][0]]
         for k, arrival in enumerate(posts[training]):
             waves.receiver[(*place, k)] = schedule.receiver[arrival]
-            waves.receiver_slot[(*place, k)] = slot[int(consumer[arrival])]
+            waves.receiver_slot[(*place, k)] = slot[arrival]
             waves.coefficient[(*place, k)] = coefficient[arrival]
     return waves

@@ -17,6 +17,7 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.pipeline import Exchange, Memory, Route, deliver, transmit
 from p2pjax.exchange.published import published
 from p2pjax.exchange.robust import Rule, check_rule
+from p2pjax.exchange.robust.checking import check_pair_rule
 from p2pjax.graphs.mixing_matrices import same_owner
 from p2pjax.graphs.topology import Topology, unstack
 from p2pjax.partial.averaging import Averaging, InputsOf
@@ -24,7 +25,6 @@ from p2pjax.partial.drift import updated
 from p2pjax.types import LOCAL, Array, InputError, Key, PyTree
 
 NAME = "Partial averaging"
-PAIR_RULES = ("self_centered_clipping", "balance")  # make sense of one message
 
 
 def check_partial(
@@ -66,11 +66,8 @@ def check_partial(
             f"Need a rule that looks at models alone for {NAME}, got {rule.name}: what "
             "is sent of them has no loss."
         )
-    if rule is not None and is_pair and rule.name not in PAIR_RULES:
-        raise InputError(
-            f"Need a rule for one message for random pairs, got {rule.name}: use "
-            "self_centered_clipping or balance, or metropolis_gossip."
-        )
+    if rule is not None and is_pair:
+        check_pair_rule(rule, "random pairs", ", or metropolis_gossip")
     check_together(channel, attack, rule)
 
 

@@ -9,6 +9,10 @@ Reported are models after their last training. Where messages arrive at once the
 also averaged ones: what each agent would have if it merged all that has arrived by the
 end of the round. With delays a mailbox also holds what is still on its way, and cannot
 be taken apart, so then there are none.
+
+A robust rule merges each message with what its receiver has when it arrives, one after
+the other; with delays when the receiver wakes. Attackers are agents that follow the
+protocol, but for what they learn from or send.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +25,18 @@ import numpy as np
 from p2pjax import sharding
 from p2pjax.asynchronous import events, messages, task_groups, wave_executor, waves
 from p2pjax.asynchronous.events import Timing
-from p2pjax.asynchronous.wave_executor import Agent, AsynchronousState, WakeFn
+from p2pjax.asynchronous.messages import Mailing
+from p2pjax.asynchronous.wakes import Agent, AsynchronousState, WakeFn
 from p2pjax.asynchronous.waves import Mail, Traffic, Waves
 from p2pjax.datasets.checking import check_data
-from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.engines.adverse_waves import check_waves
+from p2pjax.engines.adversity import attacked, inputs_and_attackers
+from p2pjax.exchange.attacks import Attack
+from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.compression import Format
 from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.owner_classes import whole_model
+from p2pjax.exchange.robust import Rule
 from p2pjax.graphs import topology
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
@@ -48,7 +57,6 @@ from p2pjax.types import (
     num_agents,
 )
 
-FORMATS = ("half", "uniform8")  # of messages
 NUM_GROUPS = 2  # of leaves: those that all tasks have, and those of one
 
 
@@ -73,6 +81,8 @@ def asynchronous(
     rewire_every: int | None = None,
     timing: Timing = Timing(),
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
+    aggregate: Rule | None = None,
     local: tuple[str, ...] = (),
     num_mailboxes: int | None = None,
     max_width: int | None = None,
@@ -98,6 +108,9 @@ def asynchronous(
       timing: when agents wake and messages arrive.
       channel: what else happens to messages on their way: `drop`, `delay` and
         `quantize`.
+      attack: what Byzantine agents send or learn from, if it needs no messages of
+        others; None: all are honest.
+      aggregate: a robust rule for one message, in place of the mean of two models.
       local: regular expressions of leaves that are not exchanged.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave, for `VMAP`; no limit if not given.
@@ -106,26 +119,34 @@ def asynchronous(
       name: of the method, for messages.
     """
     check_batch_size(batch_size)
-    check_channel(channel, name, delays=True, formats=FORMATS)
+    check_waves(channel, attack, aggregate, name, len(starts))
     graph = as_topology(graph)
     check_rewiring(graph, rewire_every)
     timing = _with_channel(timing, channel)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
     at_once = not timing.mean_delay
+    mailing = Mailing(local, channel, attack, aggregate, at_once)
 
     def init_fn(key: Key, data: FederatedData) -> AsynchronousState:
         agents = init(key, data)
-        mailbox = jax.tree.map(
-            lambda leaf: jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype),
-            messages.shared(agents.variables, local),
-        )
+
+        def boxes(leaf: Array) -> Array:
+            if mailing.holds_models:
+                return jnp.stack([leaf] * mailboxes, axis=1)
+            return jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype)
+
+        mailbox = jax.tree.map(boxes, messages.shared(agents.variables, local))
         size = num_agents(data)
-        own = jnp.ones((size, NUM_GROUPS), jnp.float32) if at_once else ()
-        return AsynchronousState(agents, mailbox, jnp.zeros(size), own)
+        is_added = at_once and aggregate is None
+        own = jnp.ones((size, NUM_GROUPS), jnp.float32) if is_added else ()
+        state = AsynchronousState(agents, mailbox, jnp.zeros(size), own)
+        if attack is not None:
+            state = state._replace(is_byzantine=jnp.zeros(size, bool))
+        return state
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> Inputs:
+    ) -> PyTree:
         check_data(data)
         check(data)
         sizes = np.asarray(data.train.size)
@@ -146,17 +167,19 @@ def asynchronous(
             merges=lambda sender, receiver: (True, task[sender] == task[receiver]),
             max_width=max_width,
             at_once=at_once,
+            in_turn=None if aggregate is None else task,
         )
         if needed > mailboxes:
             raise InputError(
                 f"Need {needed} mailboxes per agent for these delays, got {mailboxes}: "
                 f"pass num_mailboxes={needed}."
             )
-        return Inputs(
+        inputs = Inputs(
             waves.by_task(packed, starts),
             waves.traffic(schedule, len(sizes), num_rounds),
             mail,
         )
+        return attacked(attack, inputs, len(sizes), num_rounds)
 
     def _examples(sizes: np.ndarray) -> np.ndarray:
         """That an agent learns from when it wakes, `[N]`; each step counts as full."""
@@ -167,14 +190,18 @@ def asynchronous(
     def round_fn(
         key: Key,
         t: Array,
-        inputs: Inputs,
+        inputs: PyTree,
         state: AsynchronousState,
         data: FederatedData,
     ) -> tuple[AsynchronousState, Info]:
+        inputs, attackers = inputs_and_attackers(inputs)
+        if attackers is not None:
+            is_byzantine = jnp.asarray(attackers.is_byzantine)
+            state = state._replace(is_byzantine=is_byzantine)
         if resolve_agent_loop(agent_loop, state.agents) == VMAP:
-            run = wave_executor.in_batches(on_wake, starts, local, channel)
+            run = wave_executor.in_batches(on_wake, starts, mailing)
         else:
-            run = wave_executor.in_place(on_wake, starts, local, channel)
+            run = wave_executor.in_place(on_wake, starts, mailing)
             if len(starts) == 1:
                 run = sharding.over_devices(run, num_common=3)
             else:
@@ -217,8 +244,14 @@ def asynchronous(
     def models_fn(state: AsynchronousState) -> Models:
         # What has arrived is merged when its receiver wakes.
         trained, own = state.agents.variables, state.own
+        models = Models(trained, trained=trained)
+        if not isinstance(state.is_byzantine, tuple):
+            models = models._replace(is_byzantine=state.is_byzantine)
+        if mailing.holds_models:
+            now = jax.tree.map(lambda leaf: leaf[:, 0], state.mailbox)
+            return models._replace(averaged=messages.with_shared(trained, now))
         if isinstance(own, tuple):
-            return Models(trained, trained=trained)
+            return models
 
         def merged(group: int, first: int, mail: Array, leaf: Array) -> Array:
             return _rows(own, group, first, leaf) * leaf + mail[:, 0]
@@ -226,8 +259,7 @@ def asynchronous(
         averaged = task_groups.over_groups(
             merged, starts, state.mailbox, messages.shared(trained, local)
         )
-        averaged = messages.with_shared(trained, averaged)
-        return Models(trained, trained=trained, averaged=averaged)
+        return models._replace(averaged=messages.with_shared(trained, averaged))
 
     return Algorithm(
         init_fn,

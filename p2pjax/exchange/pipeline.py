@@ -334,8 +334,7 @@ def send(exchange: Exchange, key: Key, t: Array, messages: PyTree) -> PyTree:
 def send_one(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
     """What ONE sender's message is when it reaches its receivers.
 
-    For asynchronous methods, which have no attacks: an attack sees the messages of all
-    agents at once, as they exist in synchronous methods only.
+    For asynchronous methods; see `published.published_one` for those under attack.
 
     Args:
       exchange: of the round.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from p2pjax.exchange import encoding
 from p2pjax.exchange.attacks.base import Attack, Scene, at_scale
 from p2pjax.exchange.encoding import parts_of
-from p2pjax.exchange.pipeline import ENCODE, Exchange
+from p2pjax.exchange.pipeline import ENCODE, Attackers, Exchange, Memory, transmit
 from p2pjax.exchange.reading import (
     Reader,
     Sent,
@@ -117,6 +117,43 @@ def published(
     if exchange.channel.format is not None:
         rows = _encoded(exchange, key, rows, is_byzantine)
     return rows, jax.tree.unflatten(jax.tree.structure(assault.memory), memory)
+
+
+def published_one(
+    exchange: Exchange,
+    key: Key,
+    t: Array,
+    message: PyTree,
+    is_byzantine: Array,
+    before: PyTree = None,
+) -> PyTree:
+    """What ONE agent sends, for methods in which one at a time does.
+
+    Args:
+      exchange: of messages of one agent, with an attack that needs no others.
+      key: of the message.
+      t: round.
+      message: leaves of one agent.
+      is_byzantine: whether it attacks.
+      before: the same before local training, for attacks that need it.
+
+    Example:
+      >>> from p2pjax.exchange import attacks, owner_classes, pipeline
+      >>> message = {"params": jnp.array([1.0, 2.0])}
+      >>> plan = owner_classes.whole_model(1, message)
+      >>> flip = attacks.sign_flip((0,), of="model")
+      >>> exchange = pipeline.make_exchange(plan, attack=flip, eager=True)
+      >>> key, t = jax.random.key(0), jnp.int32(0)
+      >>> published_one(exchange, key, t, message, jnp.array(True))["params"].tolist()
+      [-1.0, -2.0]
+    """
+    stacked, rows_before = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf)[None], (message, before)
+    )
+    memory = Memory(attackers=Attackers(jnp.asarray(is_byzantine)[None]))
+    sent, _ = transmit(exchange, key, t, stacked, memory, rows_before)
+    rows, _ = published(exchange, key, sent)
+    return jax.tree.map(lambda leaf: leaf[0], rows)
 
 
 def _written(reader: Reader, is_byzantine: Array) -> list[Array]:

@@ -11,6 +11,30 @@ from p2pjax.types import Array, Batch, Key, PyTree, Variables
 POISON = 7  # folded into the key of a step
 
 
+def poisoned_batch(
+    poison: Callable[[Key, Batch], Batch],
+    key: Key,
+    batch: Batch,
+    is_byzantine: Array | None,
+) -> Batch:
+    """What ONE agent learns from.
+
+    Args:
+      poison: (key, batch) of ONE Byzantine agent -> what it learns from.
+      key: of what is done with the batch.
+      batch: as honest agents have it.
+      is_byzantine: whether the agent is one; None: no agent is.
+    """
+    if is_byzantine is None:
+        return batch
+    key = jax.random.fold_in(key, POISON)
+    return jax.tree.map(
+        lambda bad, good: jnp.where(is_byzantine, bad, good),
+        dict(poison(key, batch)),
+        dict(batch),
+    )
+
+
 def poisoned(learner: Learner, poison: Callable[[Key, Batch], Batch]) -> Learner:
     """A learner whose Byzantine agents learn from poisoned batches.
 
@@ -31,15 +55,7 @@ def poisoned(learner: Learner, poison: Callable[[Key, Batch], Batch]) -> Learner
     """
 
     def given(key: Key, batch: Batch, context: StepContext) -> Batch:
-        is_byzantine = context.is_byzantine
-        if is_byzantine is None:
-            return batch
-        key = jax.random.fold_in(key, POISON)
-        return jax.tree.map(
-            lambda bad, good: jnp.where(is_byzantine, bad, good),
-            dict(poison(key, batch)),
-            dict(batch),
-        )
+        return poisoned_batch(poison, key, batch, context.is_byzantine)
 
     def step_fn(
         key: Key,

@@ -9,6 +9,30 @@ import numpy as np
 from p2pjax.exchange.robust.base import Rule
 from p2pjax.types import Array, InputError
 
+PAIR_RULES = ("self_centered_clipping", "balance")  # make sense of one message
+
+
+def check_pair_rule(rule: Rule, what: str, or_else: str = "") -> None:
+    """Refuses rules that cannot do with one message at a time.
+
+    Args:
+      rule: of all receivers.
+      what: has one message at a time, for the message.
+      or_else: what else would help, for the message.
+
+    Example:
+      >>> from p2pjax.exchange import robust
+      >>> check_pair_rule(robust.median(1), "P2P-BN")
+      Traceback (most recent call last):
+      p2pjax.types.InputError: Need a rule for one message for P2P-BN, got median: \
+use self_centered_clipping or balance.
+    """
+    if rule.name not in PAIR_RULES:
+        raise InputError(
+            f"Need a rule for one message for {what}, got {rule.name}: use "
+            f"{' or '.join(PAIR_RULES)}{or_else}."
+        )
+
 
 def check_rule(rule: Rule, num_members: Array, weight: Array | None = None) -> None:
     """Refuses a rule where some receiver has too few members for it.
