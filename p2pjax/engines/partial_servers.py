@@ -41,7 +41,10 @@ def check_members(rule: Rule | None, plan: MixPlan) -> None:
                 f"{rule.name}, got {sizes[least]} of model {models[least]}: lower "
                 "max_byzantine, or share it among more agents."
             )
-        doubt = None if rule.doubt is None else rule.doubt(sizes, None)
+        members = np.full(len(owner), len(owner))  # of each agent's model
+        for model, size in zip(models, sizes, strict=True):
+            members[owner == model] = size
+        doubt = None if rule.doubt is None else rule.doubt(members, None)
         if doubt is not None:
             warnings.warn(doubt, stacklevel=2)
 
