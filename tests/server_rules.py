@@ -37,12 +37,12 @@ def geometric_of(s, m):
 
 def nearest_of(s, m):
     order = np.argsort(np.linalg.norm(m - s, axis=1), kind="stable")
-    return m[order[:-1]].mean(0)
+    return m[order[: max(len(m) - 1, 1)]].mean(0)
 
 
 def nearest_means(m):
     order = np.argsort(distances(m), axis=1, kind="stable")
-    return m[order[:, :-1]].mean(1)
+    return m[order[:, : max(len(m) - 1, 1)]].mean(1)
 
 
 RULES = {
