@@ -238,6 +238,7 @@ def test_honest_senders_know_nothing_of_attacks(name, double_precision):
     check(jax.tree.leaves(sender), jax.tree.leaves(remembered))
 
 
+@SLOW
 def test_attackers_see_noisy_models():
     """Who copies an honest agent sends what that agent sends."""
     given = channel.chain(channel.noise(0.5), channel.top_k(1.0))
@@ -289,6 +290,7 @@ def top_two(values):
     return mask
 
 
+@SLOW
 def test_rounds_of_dpsgd():
     """Honest agents send what changed most; attackers what is largest."""
     start = np.random.default_rng(2).normal(size=(6, 5)).astype(np.float32)
