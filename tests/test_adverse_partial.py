@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from partial_worlds import ManyModels, flat
 from server_rules import RULES
+from test_adverse_gossip import largest
 from test_protocols import close
 
 from p2pjax.exchange import attacks, channel, robust
@@ -162,6 +163,28 @@ class TestServersOfGroups:
         chosen = rows[np.ix_(members, columns)]
         beta = weight[members] / np.linalg.norm(chosen, axis=1)
         close(found[1, columns], beta @ chosen / beta.sum(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [robust.median(1), robust.krum(1), robust.nnm(robust.trimmed_mean(1))],
+    ids=lambda rule: rule.name,
+)
+def test_servers_have_no_copies(rule):
+    """Three groups of models with one large leaf, of which none is made."""
+    size, wide = 12, 1 << 22
+    owner = np.repeat([0, 1, 2], [3, 3, 6])
+    plan = MixPlan((OwnerClass(owner, (Block(0, (0,), (wide,)),)),))
+
+    def run(rows, models, own):
+        manner, extra = Manner(plan, rule=rule), Extra(jax.random.key(0), 0)
+        new, enough = combine_members(
+            manner, rows, models, lambda owner: jnp.ones(size), extra
+        )
+        return handed_out(plan, new, own, enough)
+
+    shapes = [{"w": jax.ShapeDtypeStruct((n, wide), "f4")} for n in (size, 3, size)]
+    assert largest(jax.make_jaxpr(run)(*shapes).jaxpr) == size * wide
 
 
 def rounds_of_servers(owners, x, rule, expected, num_rounds, lost, byzantine, scale):
