@@ -146,12 +146,11 @@ def peers_of(given, owner, num_attached=0):
     return np.where(same, given.slots, own), weight
 
 
-def expected(given, *, encode="exact", attack=None, rule=None, num_attached=0):
-    """Leaves `[N, ...]` after an exchange, by the plain loop."""
+def class_worlds(given, num_attached=0):
+    """What there is of each class that is shared, and where it is in the leaves."""
     plan, leaves = plan_of(given.size), jax.tree.leaves(given.models)
-    before, found = jax.tree.leaves(given.before), [leaf.copy() for leaf in leaves]
-    hostile = None if attack is None else ATTACKS[attack][1]
-    for number, owner_class in enumerate(plan.classes[:2]):
+    before = jax.tree.leaves(given.before)
+    for owner_class in plan.classes[:2]:
         slots, weight = peers_of(given, owner_class.owner, num_attached)
         places = [
             (block.leaf, (slice(None), *map(slice, block.start, block.stop)))
@@ -175,6 +174,14 @@ def expected(given, *, encode="exact", attack=None, rule=None, num_attached=0):
             given.arrived,
             num_attached,
         )
+        yield world, places
+
+
+def expected(given, *, encode="exact", attack=None, rule=None, num_attached=0):
+    """Leaves `[N, ...]` after an exchange, by the plain loop."""
+    found = [leaf.copy() for leaf in jax.tree.leaves(given.models)]
+    hostile = None if attack is None else ATTACKS[attack][1]
+    for number, (world, places) in enumerate(class_worlds(given, num_attached)):
         new = plain.exchanged(
             world,
             plain.ENCODE[encode],
@@ -258,6 +265,21 @@ def sent_numbers(given, number, *, rule):
     return exchanged(given, rule=rule, attack=attack)
 
 
+def route_of(given, num_attached=0):
+    """As `peers_of`, of what may be traced."""
+
+    def route(owner):
+        own = jnp.arange(given.slots.shape[0], dtype=jnp.int32)[:, None]
+        num_slots = given.slots.shape[1]
+        is_attached = np.arange(num_slots) >= num_slots - num_attached
+        same = (jnp.asarray(owner)[given.slots] == owner[:, None]) | is_attached[None]
+        lost = jnp.where(same, 0, given.weight)
+        weight = (given.weight - lost).at[:, 0].add(lost.sum(1))
+        return Peers(jnp.where(same, given.slots, own), weight)
+
+    return route
+
+
 def exchanged(
     given,
     choice=0,
@@ -279,15 +301,6 @@ def exchanged(
     key, t = the_key(), jnp.int32(T)
     sent, _ = transmit(exchange, key, t, given.models, memory, given.before)
 
-    def route(owner):
-        own = jnp.arange(given.slots.shape[0], dtype=jnp.int32)[:, None]
-        num_slots = given.slots.shape[1]
-        is_attached = np.arange(num_slots) >= num_slots - num_attached
-        same = (jnp.asarray(owner)[given.slots] == owner[:, None]) | is_attached[None]
-        lost = jnp.where(same, 0, given.weight)
-        weight = (given.weight - lost).at[:, 0].add(lost.sum(1))
-        return Peers(jnp.where(same, given.slots, own), weight)
-
     loss = given.loss if rule is not None and rule.needs_losses else None
     models, _ = deliver(
         exchange,
@@ -296,7 +309,7 @@ def exchanged(
         sent,
         given.models,
         given.models,
-        route,
+        route_of(given, num_attached),
         given.arrived,
         loss,
     )

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from robust_reference import krum as krum_of
+from partial_worlds import PartialWorld
+from server_rules import RULES, clipped_of, median_of
 from test_events import quadratic
 from test_protocols import close, run, world_of
 
@@ -21,26 +22,23 @@ from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._p2p_bn import p2p_bn
 from p2pjax.algorithms._partial_averaging import partial_averaging
 from p2pjax.engines.clients import participants
-from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.engines.pulling import pull
 from p2pjax.engines.server import server_rounds
 from p2pjax.exchange import attacks, channel, robust
 from p2pjax.exchange.aggregation import Extra, Manner
 from p2pjax.exchange.central import combine_clients
-from p2pjax.exchange.owner_classes import owner_arrays, whole_model
+from p2pjax.exchange.owner_classes import whole_model
 from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging
 from p2pjax.partial.schemes import PartialModel, Scheme
-from p2pjax.partial.sharing import compile_scheme
 from p2pjax.selection.l2c import l2c
 from p2pjax.selection.pens import pens
 from p2pjax.selection.sparse import sparse
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.losses import softmax_cross_entropy
 from p2pjax.tasks.task import Task
-from p2pjax.training import samplers
 from p2pjax.training.agent_loop import VMAP
 from p2pjax.types import InputError, Ratio, Variables
 
@@ -85,61 +83,6 @@ def flat(params):
 
 def others(agent=BYZANTINE):
     return [n for n in range(N) if n != agent]
-
-
-def sharp(rows):
-    """Euclidean distances between rows."""
-    return np.linalg.norm(rows[:, None] - rows[None], axis=2)
-
-
-# Rules of a server, from its model s and the rows m of clients that arrived.
-def median_of(s, m):
-    return np.median(m, axis=0)
-
-
-def trimmed_of(s, m):
-    return np.sort(m, axis=0)[1:-1].mean(0)
-
-
-def clipped_of(s, m):
-    for _ in range(2):
-        gap = m - s
-        length = np.linalg.norm(gap, axis=1, keepdims=True)
-        s = s + (gap * np.minimum(1, 0.5 / length)).mean(0)
-    return s
-
-
-def geometric_of(s, m):
-    for _ in range(8):
-        w = 1 / np.maximum(np.linalg.norm(m - s, axis=1), 0.1)
-        s = (w[:, None] * m).sum(0) / w.sum()
-    return s
-
-
-def nearest_of(s, m):
-    order = np.argsort(np.linalg.norm(m - s, axis=1), kind="stable")
-    return m[order[:-1]].mean(0)
-
-
-def nearest_means(m):
-    return np.stack([m[np.argsort(d, kind="stable")[:-1]].mean(0) for d in sharp(m)])
-
-
-RULES = {
-    "median": (robust.median(1), median_of),
-    "trimmed": (robust.trimmed_mean(1), trimmed_of),
-    "krum": (robust.krum(1), lambda s, m: krum_of(m, 1)),
-    "clipping": (robust.centered_clipping(0.5, num_iterations=2), clipped_of),
-    "geometric": (robust.geometric_median(1), geometric_of),
-    "nna": (robust.nna(1), nearest_of),
-    "nnm": (robust.nnm(robust.median(1)), lambda s, m: median_of(s, nearest_means(m))),
-    "nnm_nna": (
-        robust.nnm(robust.nna(1)),
-        lambda s, m: nearest_of(s, nearest_means(m)),
-    ),
-    "buckets": (robust.bucketing(robust.trimmed_mean(1), 1), trimmed_of),
-    "bucket_krum": (robust.bucketing(robust.krum(1), 1), lambda s, m: krum_of(m, 1)),
-}
 
 
 class TestRulesOfAServer:
@@ -457,62 +400,7 @@ class TestPulling:
         assert np.asarray(method.models(last).is_byzantine).sum() == 1
 
 
-class TestPartialModels:
-    """Three hidden cells, of which agents share one, two or none."""
-
-    SIZE = 5
-
-    def method(self, average, **options):
-        task = classification(mlp.MLP((3, 2)), (2,), softmax_cross_entropy)
-        scheme = Scheme(
-            networks=((2, 3, 2),) * self.SIZE,
-            models=(
-                PartialModel((2, 1, 2), (0, 1, 2, 3)),
-                PartialModel((0, 1, 0), (0, 1, 4)),
-            ),
-        )
-        self.sharing = compile_scheme(scheme, mlp.wiring(2), task)
-        options = {"agent_loop": VMAP, "shared_init": False, **options}
-        return partial_rounds(
-            task,
-            optax.sgd(0.0),
-            samplers.cyclic_window(1),
-            self.sharing,
-            average,
-            **options,
-        )
-
-    def world(self):
-        examples = {"x": np.ones((1, 2), "f4"), "y": np.zeros(1, "i4")}
-        return world_of([examples] * self.SIZE)
-
-    def averaged(self, average, num_rounds=1, **options):
-        method = self.method(average, **options)
-        world = self.world()
-        start = method.init(jax.random.key(0), world).variables.params
-        inputs = method.plan(np.random.default_rng(2), world, num_rounds)
-        states, info = run(method, world, num_rounds, inputs=inputs)
-        one = jax.tree.map(lambda leaf: leaf[0], start)
-        owners = jax.tree.leaves(owner_arrays(self.sharing.plan, one))
-        new = jax.tree.leaves(jax.vmap(method.models)(states).averaged.params)
-        return (
-            np.concatenate([np.reshape(x, (self.SIZE, -1)) for x in owners], 1),
-            np.concatenate(
-                [np.reshape(x, (self.SIZE, -1)) for x in jax.tree.leaves(start)], 1
-            ),
-            np.concatenate(
-                [np.reshape(x, (num_rounds, self.SIZE, -1)) for x in new], 2
-            ),
-            info,
-            inputs,
-        )
-
-    def members(self, owners, n, column):
-        owner = owners[:, column]
-        if owner[n] < 0:
-            return []
-        return [k for k in range(self.SIZE) if k != n and owner[k] == owner[n]]
-
+class TestPartialModels(PartialWorld):
     @pytest.mark.parametrize("score_before", [False, pytest.param(True, marks=SLOW)])
     def test_a_rule_for_each_model_by_itself(self, score_before):
         graph = generators.complete(self.SIZE)
@@ -782,7 +670,8 @@ def test_refusals_of_partial_models():
         (pairs, {"attack": attacks.spectral((0,), scale=1.0)}, "Need one graph"),
         (pairs, {"channel": channel.top_k(0.5)}, "carries whole models"),
         (pairs, {"channel": channel.noise(0.5)}, "noisy"),
-        (server, {"aggregate": robust.median(1)}, "gossip or pairs for a robust rule"),
+        (server, {"aggregate": robust.gts(1)}, "rule for a set of messages"),
+        (server, {"aggregate": robust.median(2)}, "Need 5 members .* got 4 of model 0"),
         (server, {"attack": LOCAL_ALIE}, "sends the same to all receivers"),
         (server, {"channel": channel.top_k(0.5)}, "carries whole models"),
         (server, {"channel": channel.stale()}, "exchange before"),

@@ -85,15 +85,26 @@ OTHERS = [
         "Need exact or quantised messages for a robust rule, got top_k: distances of "
         "partly sent models mean nothing.",
     ),
-    (
-        "dpsgd",
-        {"attack": ALIE, "channel": channel.qsgd(15)},
-        "exact or quantised to 16 or 8 bits for an attack, got qsgd: use quantize(16),",
+    *(
+        (
+            "dpsgd",
+            {"attack": attack, "channel": given, **options},
+            "Need an attack with a scale that sends the same to all receivers for "
+            f"messages in {given.format.name}, which looks at all of a message, got "
+            f"{attack.name} of each receiver: use one with local=False, or quantize",
+        )
+        for attack, given, options in (
+            (attacks.dissensus((0,), 1.5), channel.qsgd(15), {}),
+            (attacks.spectral((0,), 1.5), channel.top_k(0.1), {}),
+            (attacks.alie((0,), 1.5, local=True), channel.random_k(0.1), {}),
+            (attacks.alie((0,)), channel.qsgd(15), {"aggregate": robust.gts(1)}),
+            (attacks.mimic((0,), "random"), channel.top_k(0.1), {}),
+        )
     ),
     (
         "dpsgd",
-        {"attack": ALIE, "channel": channel.random_k(0.1)},
-        "exact or quantised to 16 or 8 bits for an attack, got random_k",
+        {"attack": attacks.foe(attacks.attached(2), 0.1), "channel": channel.qsgd(15)},
+        "Need attackers that are agents for messages in qsgd, got 2 attached to each",
     ),
     (
         "dpsgd",

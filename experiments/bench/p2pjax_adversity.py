@@ -48,7 +48,7 @@ def rounds(
         planned = method.plan(np.random.default_rng(0), _judged(world), 1)
     first = sharding.place(jax.tree.map(lambda leaf: leaf[0], planned))
     init = sharding.jit_sharded(method.init)
-    step = jax.jit(
+    one_round = jax.jit(
         lambda t, inputs, state, world: method.round(
             jax.random.fold_in(jax.random.key(0), t), t, inputs, state, world
         )[0],
@@ -57,7 +57,7 @@ def rounds(
     # Compiled while there are no models yet, as experiments do: what the compiler needs
     # for a while does not come on top of what a round needs.
     shapes = sharding.placed(jax.eval_shape(init, jax.random.key(0), world))
-    step = step.lower(jnp.int32(0), first, shapes, world).compile()
+    step = one_round.lower(jnp.int32(0), first, shapes, world).compile()
     state = init(jax.random.key(0), world)
     done = 0
 

@@ -86,9 +86,13 @@ def partial_averaging(
       drift_threshold: dynamic averaging, see `partial_rounds`.
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
-      channel: what happens to messages on their way.
+      channel: what happens to messages on their way. In pairs an exchange is lost as a
+        whole; members whose messages to a server are lost keep what they have.
       attack: what Byzantine agents send or learn from; None: all are honest.
-      aggregate: a robust rule in place of the mean, for each partial model by itself.
+      aggregate: a robust rule in place of the mean, for each partial model by itself:
+        any in gossip but `ubar`; `self_centered_clipping` or `balance` in pairs; of a
+        server one for a set of messages, such as `median`, whose centre is what the
+        server last computed.
       score_before: also score models before they are averaged.
       agent_loop: see `agent_loop.map_agents`.
 

@@ -3,11 +3,14 @@
 Everything is done for each owner class by itself: who hears whom, distances, attacks.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.engines.adversity import check_published, check_together
+from p2pjax.engines.adversity import check_published, check_set_rule, check_together
+from p2pjax.engines.partial_servers import members_in, served
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import Channel, check_channel
 from p2pjax.exchange.channel_checks import MODELS, SPARSE
@@ -20,7 +23,7 @@ from p2pjax.exchange.robust import Rule, check_rule
 from p2pjax.exchange.robust.checking import check_pair_rule
 from p2pjax.graphs.mixing_matrices import same_owner
 from p2pjax.graphs.topology import Topology, unstack
-from p2pjax.partial.averaging import Averaging, InputsOf
+from p2pjax.partial.averaging import Averaging, InputsOf, any_link, lost_together
 from p2pjax.partial.drift import updated
 from p2pjax.types import LOCAL, Array, InputError, Key, PyTree
 
@@ -44,12 +47,7 @@ def check_partial(
     check_channel(channel, NAME, formats=formats, noise=is_gossip)
     if is_server:
         check_published(attack, f"{NAME} by a server")
-        if rule is not None:
-            raise InputError(
-                "Need gossip or pairs for a robust rule in partial averaging, got a "
-                f"server for each model and {rule.name}: use metropolis_gossip, also "
-                "on a complete graph."
-            )
+        check_set_rule(rule, NAME)
         return
     if attack is not None and attack.num_attached:
         raise InputError(
@@ -107,6 +105,33 @@ def prepared_attack(
     )
 
 
+def arrivals(
+    exchange: Exchange,
+    averaging: Averaging,
+    key: Key,
+    t: Array,
+    inputs: PyTree,
+    inputs_of: InputsOf,
+    plan: MixPlan,
+) -> Array | None:
+    """What arrives of the links of an averaging, `[N, D]`; None: all of it.
+
+    Args:
+      exchange: of the method.
+      averaging: how members average.
+      key: of the round.
+      t: its number.
+      inputs: of the round.
+      inputs_of: owner vector `[N]` of a class -> inputs of its exchanges.
+      plan: owner classes.
+    """
+    if not exchange.channel.loss_probability:
+        return None
+    linked = any_link(averaging, inputs_of, plan)
+    arrived = exchange.arrive(jax.random.fold_in(key, 1), t, linked)
+    return lost_together(inputs, arrived) if averaging.is_paired else arrived
+
+
 def adverse_average(
     exchange: Exchange,
     averaging: Averaging,
@@ -133,27 +158,30 @@ def adverse_average(
     """
     assert exchange.manner is not None
     sent, memory = transmit(exchange, key, t, params, memory, before)
-    peers_of = averaging.peers
+    plan, peers_of = exchange.manner.plan, averaging.peers
     if peers_of is not None:
-        route: Route = lambda owner: peers_of(inputs_of(owner), owner, arrived)
+        # Attackers do not know what is lost.
+        route: Route = lambda owner: peers_of(inputs_of(owner), owner, None)
+        if arrived is not None:  # slot 0 is the agent itself
+            arrived = jnp.pad(arrived, ((0, 0), (1, 0)), constant_values=True)
         new, remembered = deliver(
             exchange, key, t, sent, params, params, route, arrived
         )
     else:
         rows, remembered = published(exchange, key, sent)
-        mean = exchange.combine(
-            rows,
-            params,
-            lambda owner: averaging.combine(inputs_of(owner), owner, arrived),
-            arrived,
-        )
-
-        def is_in(owner: np.ndarray) -> Array:
-            linked = averaging.links(inputs_of(owner), owner)
-            linked = linked if arrived is None else linked & arrived
-            return linked[:, 0]
-
-        new = updated(params, mean, exchange.manner.plan, is_in)
+        if exchange.manner.rule is None:
+            mean = exchange.combine(
+                rows,
+                params,
+                lambda owner: averaging.combine(inputs_of(owner), owner, arrived),
+                arrived,
+            )
+            is_in = partial(members_in, averaging, inputs_of, arrived)
+            new = updated(params, mean, plan, is_in)
+        else:
+            new, memory = served(
+                exchange, averaging, key, t, inputs_of, arrived, rows, params, memory
+            )
     if isinstance(memory, Memory) and jax.tree.leaves(remembered):
         memory = memory._replace(attack=remembered)
     return new, memory

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from p2pjax.engines.adversity import check_published
+from p2pjax.engines.adversity import check_published, check_set_rule
 from p2pjax.exchange.aggregation import Extra
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.central import combine_clients
@@ -39,13 +39,7 @@ def check_server(
     """
     check_channel(channel, name, noise=True, updates=True, formats=FORMATS)
     check_published(attack, name)
-    if rule is not None and not rule.is_set:
-        raise InputError(
-            f"Need a rule for a set of messages for the server of {name}, got "
-            f"{rule.name}, in which the receiver's own model counts: use median, "
-            "trimmed_mean, krum, multi_krum, geometric_median, centered_clipping or "
-            "nna."
-        )
+    check_set_rule(rule, name)
 
 
 def check_size(rule: Rule | None, num_clients: int) -> None:

@@ -10,6 +10,7 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.exchange.attacks.honest_graph import warn_if_honest_disconnected
 from p2pjax.exchange.channel import Channel, check_channel
+from p2pjax.exchange.compression import Format
 from p2pjax.exchange.pipeline import Attackers, Memory
 from p2pjax.exchange.published import is_same_for_all
 from p2pjax.exchange.robust import Rule, check_rule
@@ -84,11 +85,8 @@ def check_together(channel: Channel, attack: Attack | None, rule: Rule | None) -
             "distances of partly sent models mean nothing."
         )
     is_hostile = attack is not None and attack.hostile is not None
-    if is_hostile and format is not None and format.decode is None:
-        raise InputError(
-            "Need messages that are exact or quantised to 16 or 8 bits for an attack, "
-            f"got {format.name}: use quantize(16), quantize(8) or no format."
-        )
+    if attack is not None and is_hostile:
+        _check_format(attack, format)
     if is_hostile and channel.is_stale:
         raise InputError(
             "Need messages of the same exchange for an attack, got stale ones: use a "
@@ -105,6 +103,25 @@ def check_together(channel: Channel, attack: Attack | None, rule: Rule | None) -
         raise InputError(
             f"Need a scale of {attack.name} for {rule.name}, got None: what the rule "
             "would do cannot be searched cheaply; give scale."
+        )
+
+
+def _check_format(attack: Attack, format: Format | None) -> None:
+    """Refuses attacks whose messages cannot be put into a format."""
+    if format is None or format.decode is not None:
+        return
+    if attack.num_attached:
+        raise InputError(
+            f"Need attackers that are agents for messages in {format.name}, got "
+            f"{attack.num_attached} attached to each agent: give numbers of agents, or "
+            "use quantize(16), quantize(8) or no format."
+        )
+    if not is_same_for_all(attack):
+        raise InputError(
+            "Need an attack with a scale that sends the same to all receivers for "
+            f"messages in {format.name}, which looks at all of a message, got "
+            f"{attack.name} of each receiver: use one with local=False, or "
+            "quantize(16), quantize(8) or no format."
         )
 
 
@@ -171,6 +188,22 @@ def check_published(attack: Attack | None, name: str) -> None:
         raise InputError(
             f"Need an attack that sends the same to all receivers for {name}, got "
             f"{attack.name} of each receiver: use one with local=False, or D-PSGD."
+        )
+
+
+def check_set_rule(rule: Rule | None, name: str) -> None:
+    """Refuses rules in which a server would be one of those who send messages.
+
+    Args:
+      rule: of the server; None for none.
+      name: of the method, for messages.
+    """
+    if rule is not None and not rule.is_set:
+        raise InputError(
+            f"Need a rule for a set of messages for the server of {name}, got "
+            f"{rule.name}, in which the receiver's own model counts: use median, "
+            "trimmed_mean, krum, multi_krum, geometric_median, centered_clipping or "
+            "nna."
         )
 
 

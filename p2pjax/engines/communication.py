@@ -84,7 +84,7 @@ def communicate(
         state.protocol_state,
         combine,
     )
-    if isinstance(memory, Memory) and jax.tree.leaves(memory.attack):
+    if isinstance(memory, Memory) and jax.tree.leaves(learned[-1]):
         memory = memory._replace(attack=learned[-1])
     variables = shared.with_shared_leaves(state.variables, models)
     state = state._replace(

@@ -8,6 +8,7 @@ local training, everything shared is FedAvg or gossip of whole networks.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ import optax
 
 from p2pjax.engines.adverse_partial import (
     adverse_average,
+    arrivals,
     bytes_of,
     check_groups,
     check_partial,
@@ -31,6 +33,7 @@ from p2pjax.engines.adversity import (
     with_attackers,
 )
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.partial_servers import begin_servers, check_members
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.exchange.channel import PERFECT, Channel
@@ -41,7 +44,6 @@ from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import (
     Averaging,
     InputsOf,
-    any_link,
     messages_and_payload,
     warn_if_split,
 )
@@ -159,6 +161,8 @@ def partial_rounds(
             f"Need an update_scale for each of {num_members} agents, got "
             f"{np.shape(update_scale)}."
         )
+    if averaging.peers is None:
+        check_members(aggregate, sharing.plan)
     learner = as_learner(task, optimizer)
     if attack is not None and attack.poison is not None:
         learner = poisoned(learner, attack.poison)
@@ -195,6 +199,7 @@ def partial_rounds(
             empty = jnp.zeros((len(sharing.plan.classes), size))
             attackers = attackers._replace(prepared=empty)
         memory = begin(exchange, key, variables.params, attackers)
+        memory = begin_servers(exchange, averaging, memory, variables.params)
         return PartialAveragingState(
             variables, opt_state, reference, pending, before, memory
         )
@@ -223,17 +228,12 @@ def partial_rounds(
         asking = requests(params, reference, sharing.plan, drift_threshold)
         return lambda owner: averaging.restrict_to_requests(inputs, asking(owner))
 
-    def arrivals(key: Key, t: Array, used: PyTree) -> Array | None:
-        """What arrives of the links `[N, D]`; None: all of it."""
-        if not channel.loss_probability:
-            return None
-        linked = any_link(averaging, used, sharing.plan)
-        return exchange.arrive(jax.random.fold_in(key, 1), t, linked)
+    arriving = partial(arrivals, exchange, averaging)
 
     def average(key: Key, t: Array, inputs: PyTree, carried: _Carried) -> _Carried:
         params, reference, before, memory = carried
         used = requested(inputs, params, reference)
-        arrived = arrivals(key, t, used)
+        arrived = arriving(key, t, inputs, used, sharing.plan)
         if exchange.manner is None:
             params = exchange.combine(
                 send(exchange, key, t, params),
@@ -291,7 +291,7 @@ def partial_rounds(
         def act(carried: _Carried) -> tuple[_Carried, tuple[Array, ...]]:
             used = requested(inputs, carried.params, carried.reference)
             sent, payload = messages_and_payload(averaging, used, sharing.plan)
-            arrived = arrivals(key, t, used)
+            arrived = arriving(key, t, inputs, used, sharing.plan)
             received = sent  # every exchange goes both ways
             if arrived is not None:
                 received = arrived.sum(1).astype(jnp.float32)

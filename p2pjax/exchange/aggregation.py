@@ -25,8 +25,10 @@ from p2pjax.exchange.reading import (
     columns,
     fold,
     remembered,
+    rewrite,
     see,
     with_scale,
+    written,
 )
 from p2pjax.exchange.robust.base import Rule, convex
 from p2pjax.types import LOCAL, Array, Key, Peers, PyTree
@@ -213,21 +215,12 @@ def _by_coordinates(
     reader: Reader, rule: Rule, present: Array, matrix: Array | None
 ) -> list[Array]:
     """A rule that looks at each number by itself."""
-    leaves = list(reader.own)
 
     def write(leaf: Array, spot: Spot) -> Array:
         mixed = _ruled(reader, rule, present, matrix, see(reader, spot, leaf))
         return _written(reader, leaf, spot, mixed)
 
-    for number, part in enumerate(reader.parts):
-        leaves[part.leaf] = fold(
-            reader,
-            write,
-            leaves[part.leaf],
-            statistics=True,
-            only=number,
-        )
-    return leaves
+    return rewrite(reader, write)
 
 
 def _ruled(
@@ -303,10 +296,8 @@ def _finite(reader: Reader, *, parameters: bool) -> Array:
 
 def _written(reader: Reader, leaf: Array, spot: Spot, mixed: Array) -> Array:
     """The leaf with a block replaced for the agents that share it."""
-    mixed = mixed.astype(leaf.dtype).reshape(spot.sizes)
     if (reader.owner == LOCAL).any():
-        old = jax.lax.dynamic_slice(leaf, spot.at, spot.sizes)
-        is_local = (reader.owner == LOCAL).reshape((-1,) + (1,) * (leaf.ndim - 1))
-        mixed = jnp.where(is_local, old, mixed)
-    leaf = jax.lax.dynamic_update_slice(leaf, mixed, spot.at)
-    return jax.lax.optimization_barrier(leaf)  # as in `mixing`
+        is_local = (reader.owner == LOCAL)[:, None]
+        old = columns(leaf, spot.at, spot.sizes)
+        mixed = jnp.where(is_local, old, mixed.astype(leaf.dtype))
+    return written(leaf, spot, mixed)

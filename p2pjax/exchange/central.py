@@ -1,207 +1,320 @@
-"""How ONE receiver, a server, combines the messages of its clients.
+"""How servers combine the messages of their members.
 
-Its own model is the centre of rules that have one, but none of their members. It works
-class by class and block by block, like `aggregation` for receivers that are agents.
+Each group of agents that own the same numbers has a server. Its own model is the centre
+of rules that have one, but none of their members. Servers work class by class and block
+by block, like `aggregation` for receivers that are agents. Those of groups of one size
+work together: a group never touches numbers of another one, and there is one row of
+work per agent.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.exchange import distances
 from p2pjax.exchange.aggregation import Extra, Manner
 from p2pjax.exchange.distances import Products, ordinary_mean
 from p2pjax.exchange.encoding import parts_of
-from p2pjax.exchange.mixing import BLOCK_BYTES
-from p2pjax.exchange.reading import Reader, Sent, Spot, columns, fold
+from p2pjax.exchange.mixing import BLOCK_BYTES, group_tables
+from p2pjax.exchange.reading import (
+    Reader,
+    Sent,
+    Spot,
+    columns,
+    fold,
+    rewrite,
+    written,
+)
 from p2pjax.exchange.robust.base import Rule, convex
-from p2pjax.types import Array, Peers, PyTree
+from p2pjax.types import Array, Key, Peers, PyTree
+
+
+class Table(NamedTuple):
+    """Servers of groups of the same size."""
+
+    members: np.ndarray  # [G, S] agents
+    rows: slice  # which of all servers of the class they are
+    # [G, 1 + S]: what members count in a mean; the server, which counts nothing, first
+    peers: Peers
 
 
 class Heard(NamedTuple):
-    """What a server knows of its clients' messages before it combines them."""
+    """What the servers of a table know of messages before they combine them."""
 
-    products: Products  # of [1, 1 + N], the server first
-    is_finite: Array  # [N]
+    products: Products  # of [G, 1 + S], the server first
+    is_finite: Array  # [G, S]
+
+
+class Decision(NamedTuple):
+    """What the servers of a table make of their messages; leaves `[G, ...]`."""
+
+    is_enough: Array  # [G] whether enough of them arrived; else models stay
+    weight: Array  # [G, 1 + S] mixing weights
+    counts: Array | None = None  # [G, 1 + S]; None: a rule looks at each number
+    present: Array | None = None  # [G, 1 + S] for such a rule
+    matrix: Array | None = None  # [G, 1 + S, 1 + S] by which members are mixed before
 
 
 def combine_clients(
     manner: Manner, rows: PyTree, own: PyTree, weight: Array, extra: Extra
 ) -> tuple[PyTree, Array]:
-    """The server's new model, leaves `[1, ...]`, and whether it had enough messages.
+    """The new model of ONE server, `[1, ...]`, and whether it had enough messages.
 
     Without enough of them it keeps its model.
 
     Args:
-      manner: of the exchange; attackers' messages are among the rows.
+      manner: of the exchange, in which all agents share the same; attackers' messages
+        are among the rows.
       rows: messages of all agents, leaves `[N, ...]`.
       own: the server's model, leaves `[1, ...]`.
       weight: `[N]` what each client counts in a mean; 0 for those of whom nothing
         arrived.
       extra: what else rules read.
     """
-    leaves, structure = jax.tree.flatten(own)
-    parts = parts_of(manner.plan, own)
+    models, heard = combine_members(manner, rows, own, lambda owner: weight, extra)
     is_enough = weight.sum() > 0
+    for owner_class, served in zip(manner.plan.classes, heard, strict=True):
+        if owner_class.is_shared:
+            is_enough = is_enough & served[0]
+    return models, is_enough
+
+
+def combine_members(
+    manner: Manner,
+    rows: PyTree,
+    models: PyTree,
+    weight_of: Callable[[np.ndarray], Array],
+    extra: Extra,
+) -> tuple[PyTree, tuple[Array, ...]]:
+    """The new models of all servers, and whose server had enough messages.
+
+    A server without enough of them keeps its model.
+
+    Args:
+      manner: of the exchange; attackers' messages are among the rows.
+      rows: messages of all agents, leaves `[N, ...]`.
+      models: of the servers, leaves `[G, ...]`: in the columns of a class the first
+        rows are of its groups, in the order of `mixing.group_tables`.
+      weight_of: owner vector `[N]` of a class -> `[N]` what each agent counts in a
+        mean; 0 for those of whom nothing arrived.
+      extra: what else rules read.
+
+    Returns:
+      Leaves `[G, ...]`; and of each class `[N]` bool, False for agents without a
+      server.
+    """
+    leaves, structure = jax.tree.flatten(models)
+    messages = jax.tree.leaves(rows)
+    parts = parts_of(manner.plan, models)
+    served: list[Array] = []
     for number, owner_class in enumerate(manner.plan.classes):
+        owner = owner_class.owner
         of_class = tuple(part for part in parts if part.owner_class == number)
         if not of_class:
+            served.append(jnp.zeros(len(owner), bool))
             continue
+        tables = _tables(owner, weight_of(owner))
         reader = Reader(
             of_class,
-            owner_class.owner,
-            _peers(weight),
-            Sent(jax.tree.leaves(rows)),
+            owner,
+            tables[0].peers,
+            Sent(messages),
             leaves,
-            block_bytes=_block_bytes(weight.shape[0]),
+            block_bytes=_block_bytes(leaves[0].shape[0], len(owner)),
         )
-        rule = manner.rule
-        if rule is None:
-            leaves = _mixed(reader, jnp.asarray(reader.peers.weight)[0])
-            continue
-        heard = _heard(reader, rule)
-        present = jnp.concatenate([jnp.ones(1, bool), (weight > 0) & heard.is_finite])
-        is_enough = is_enough & (present[1:].sum() >= rule.min_members)
         key = jax.random.fold_in(extra.key, number)
-        have = distances.received(reader, rule, heard.products, present[None], key)
-        have = have._replace(counts_self=jnp.zeros(1, bool))
+        decisions = _decisions(reader, tables, manner.rule, key)
+        leaves = _combined(reader, tables, decisions, manner.rule)
+        found = jnp.zeros(len(owner), bool)
+        for table, decision in zip(tables, decisions, strict=True):
+            enough = jnp.broadcast_to(decision.is_enough[:, None], table.members.shape)
+            found = found.at[table.members].set(enough)
+        served.append(found)
+    return jax.tree.unflatten(structure, leaves), tuple(served)
+
+
+def _tables(owner: np.ndarray, weight: Array) -> list[Table]:
+    found: list[Table] = []
+    first = 0
+    for members in group_tables(owner)[0]:
+        counts = jnp.asarray(weight)[members]
+        total = counts.sum(1, keepdims=True)
+        share = counts / jnp.where(total > 0, total, 1)
+        none = np.zeros((len(members), 1), np.int32)
+        peers = Peers(
+            np.concatenate([none, members], axis=1),
+            jnp.concatenate([none.astype(share.dtype), share], axis=1),
+        )
+        found.append(Table(members, slice(first, first + len(members)), peers))
+        first += len(members)
+    return found
+
+
+def _decisions(
+    reader: Reader, tables: Sequence[Table], rule: Rule | None, key: Key
+) -> list[Decision]:
+    """Of each table; messages are read at most once for it."""
+    if rule is None:
+        return [
+            Decision(weight.sum(1) > 0, weight, counts=weight)
+            for weight in (jnp.asarray(table.peers.weight) for table in tables)
+        ]
+    found = []
+    for number, (table, heard) in enumerate(
+        zip(tables, _heard(reader, tables, rule), strict=True)
+    ):
+        weight = jnp.asarray(table.peers.weight)
+        is_there = (weight[:, 1:] > 0) & heard.is_finite
+        present = jnp.pad(is_there, ((0, 0), (1, 0)), constant_values=True)
+        have = distances.received(
+            reader._replace(peers=table.peers),
+            rule,
+            heard.products,
+            present,
+            jax.random.fold_in(key, number),
+        )
+        have = have._replace(counts_self=jnp.zeros(len(weight), bool))
+        decision = Decision(is_there.sum(1) >= rule.min_members, weight)
         if rule.combine is None:
-            counts = distances.coefficients(rule, have)[0]
-            leaves = _mixed(reader, counts, is_convex=True)
-            continue
-        matrix = None
-        if rule.premix is not None:
-            matrix, present = (
-                jnp.asarray(leaf)[0] for leaf in jax.vmap(rule.premix)(have)
-            )
-        leaves = _by_coordinates(reader, rule, present, matrix)
-    kept = jax.tree.leaves(own)
-    leaves = [
-        jnp.where(is_enough, new, old) for new, old in zip(leaves, kept, strict=True)
-    ]
-    return jax.tree.unflatten(structure, leaves), is_enough
+            decision = decision._replace(counts=distances.coefficients(rule, have))
+        elif rule.premix is None:
+            decision = decision._replace(present=present)
+        else:
+            matrix, mask = jax.vmap(rule.premix)(have)
+            decision = decision._replace(present=mask, matrix=matrix)
+        found.append(decision)
+    return found
 
 
-def _peers(weight: Array) -> Peers:
-    """`[1, 1 + N]`: the server, which does not count, then all clients."""
-    num_clients = weight.shape[0]
-    ids = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.arange(num_clients)])
-    total = weight.sum()
-    share = weight / jnp.where(total > 0, total, 1)
-    return Peers(ids[None], jnp.concatenate([jnp.zeros(1), share])[None])
+def _heard(reader: Reader, tables: Sequence[Table], rule: Rule) -> tuple[Heard, ...]:
+    """Distances of members from their server and from each other; one pass."""
+    of_server = partial(_products, pairs=rule.needs_pairs)
 
+    def nothing(table: Table) -> Heard:
+        num_servers, size = table.members.shape
+        none = jnp.zeros((num_servers, 1 + size))
+        pairs = jnp.zeros((num_servers, size, size)) if rule.needs_pairs else None
+        return Heard(Products(none, none, pairs), jnp.ones((num_servers, size), bool))
 
-def _heard(reader: Reader, rule: Rule) -> Heard:
-    """Distances of clients from the server and from each other; one pass."""
-    num_clients = reader.peers.ids.shape[1] - 1
-    pairs = rule.needs_pairs
-    none = jnp.zeros((1, num_clients + 1))
-    start = Heard(
-        Products(none, none, jnp.zeros((num_clients,) * 2) if pairs else None),
-        jnp.ones(num_clients, bool),
-    )
-
-    def add(total: Heard, spot: Spot) -> Heard:
+    def add(total: tuple[Heard, ...], spot: Spot) -> tuple[Heard, ...]:
         own, rows = _seen(reader, spot, None)
-        both = jnp.concatenate([own, rows])
-        found = Products(
-            jnp.square(both - own).sum(1)[None], jnp.square(both).sum(1)[None]
-        )
-        if pairs:
-            centered = rows - ordinary_mean(rows)
-            found = found._replace(
-                pairs=jnp.matmul(centered, centered.T, precision="highest")
-            )
-        products = jax.tree.map(
-            lambda t, new: t + new.astype(t.dtype), total.products, found
-        )
-        return Heard(products, total.is_finite & jnp.isfinite(rows).all(1))
+        found = []
+        for table, (products, is_finite) in zip(tables, total, strict=True):
+            members = rows[table.members]  # [G, S, c]: each agent once
+            is_finite = is_finite & jnp.isfinite(members).all(2)
+            if not reader.parts[spot.part].is_statistic:
+                more = jax.vmap(of_server)(own[table.rows], members)
+                products = jax.tree.map(
+                    lambda t, new: t + new.astype(t.dtype), products, more
+                )
+            found.append(Heard(products, is_finite))
+        return tuple(found)
 
-    heard = fold(reader, add, start)
+    start = tuple(nothing(table) for table in tables)
+    total = fold(reader, add, start, statistics=True)
+    return tuple(map(_with_pairs, total)) if rule.needs_pairs else total
+
+
+def _products(own: Array, members: Array, *, pairs: bool) -> Products:
+    """Of ONE server `[c]` and its members `[S, c]`; of pairs, centred products."""
+    both = jnp.concatenate([own[None], members])
+    found = Products(jnp.square(both - own[None]).sum(1), jnp.square(both).sum(1))
     if not pairs:
-        return heard
+        return found
+    centered = members - ordinary_mean(members)
+    gram = jnp.matmul(centered, centered.T, precision="highest")
+    return found._replace(pairs=gram)
+
+
+def _with_pairs(heard: Heard) -> Heard:
+    """With squared distances of pairs `[G, 1 + S, 1 + S]` in place of products."""
     gram = jnp.asarray(heard.products.pairs)
-    square = jnp.diagonal(gram)
-    between = jnp.maximum(square[:, None] + square[None, :] - 2 * gram, 0)
-    padded = jnp.pad(between, ((1, 0), (1, 0)))[None]  # [1, 1 + N, 1 + N]
+    square = jnp.diagonal(gram, axis1=1, axis2=2)
+    between = jnp.maximum(square[:, :, None] + square[:, None, :] - 2 * gram, 0)
+    padded = jnp.pad(between, ((0, 0), (1, 0), (1, 0)))
     return heard._replace(products=heard.products._replace(pairs=padded))
 
 
-def _mixed(reader: Reader, counts: Array, *, is_convex: bool = False) -> list[Array]:
-    """The sum of server and clients with these weights `[1 + N]`."""
-    leaves = list(reader.own)
-    statistics = convex(counts) if is_convex else counts
-    for number, part in enumerate(reader.parts):
-        counted = statistics if part.is_statistic else counts
-
-        def write(leaf: Array, spot: Spot, counted: Array = counted) -> Array:
-            own, rows = _seen(reader, spot, leaf)
-            share = counted.astype(own.dtype)[:, None]
-            rows = jnp.where(share[1:] == 0, 0, rows)  # 0 times NaN would be NaN
-            total = jnp.matmul(share[1:].T, rows, precision="highest")
-            return _written(leaf, spot, share[:1] * own + total)
-
-        leaves[part.leaf] = fold(
-            reader,
-            write,
-            leaves[part.leaf],
-            statistics=True,
-            only=number,
-        )
-    return leaves
-
-
-def _by_coordinates(
-    reader: Reader, rule: Rule, present: Array, matrix: Array | None
+def _combined(
+    reader: Reader,
+    tables: Sequence[Table],
+    decisions: Sequence[Decision],
+    rule: Rule | None,
 ) -> list[Array]:
-    """A rule that looks at each number by itself, of clients only."""
-    leaves = list(reader.own)
-    combine = rule.combine
-    assert combine is not None
-    is_client = present[1:]
-    # Rules take their first slot as present: it gets the first client that is.
-    first = jnp.argmax(is_client)
-    slots = jnp.arange(is_client.shape[0])
-    among = jnp.concatenate([jnp.ones(1, bool), is_client & (slots != first)])
-    weight = jnp.asarray(reader.peers.weight)[0]
+    """All leaves of the servers, those of the class combined."""
+    num_servers = tables[-1].rows.stop
 
     def write(leaf: Array, spot: Spot) -> Array:
         own, rows = _seen(reader, spot, leaf)
-        if matrix is not None:
-            both = jnp.concatenate([own, rows])
-            both = jnp.where(jnp.isfinite(both), both, 0)
-            mixed = jnp.matmul(matrix.astype(both.dtype), both, precision="highest")
-            rows = mixed[1:]
-        ordered = jnp.concatenate([rows[first][None], rows])
-        new = combine(ordered, among, weight.astype(rows.dtype))[None]
-        return _written(leaf, spot, jnp.where(is_client.any(), new, own))
+        is_statistic = reader.parts[spot.part].is_statistic
+        one = jax.vmap(partial(_one_server, rule, is_statistic))
+        new = [
+            one(own[table.rows], rows[table.members], decision)
+            for table, decision in zip(tables, decisions, strict=True)
+        ]
+        return written(leaf, spot, jnp.concatenate([*new, own[num_servers:]]))
 
-    for number, part in enumerate(reader.parts):
-        leaves[part.leaf] = fold(
-            reader,
-            write,
-            leaves[part.leaf],
-            statistics=True,
-            only=number,
-        )
-    return leaves
+    return rewrite(reader, write)
+
+
+def _one_server(
+    rule: Rule | None,
+    is_statistic: bool,
+    own: Array,
+    members: Array,
+    decision: Decision,
+) -> Array:
+    """What ONE server makes of a block `[S, c]` of its members, `[c]`."""
+    if decision.counts is None:
+        assert rule is not None
+        new = _by_coordinates(rule, own, members, decision)
+    else:
+        counts = decision.counts
+        if is_statistic and rule is not None:
+            counts = convex(counts)
+        new = _mixed(own, members, counts.astype(own.dtype))
+    return jnp.where(decision.is_enough, new, own)
+
+
+def _mixed(own: Array, members: Array, counts: Array) -> Array:
+    """The sum with these weights `[1 + S]`."""
+    # 0 times NaN would be NaN.
+    members = jnp.where(counts[1:, None] == 0, 0, members)
+    total = jnp.matmul(counts[1:], members, precision="highest")
+    return counts[0] * own + total
+
+
+def _by_coordinates(
+    rule: Rule, own: Array, members: Array, decision: Decision
+) -> Array:
+    """A rule that looks at each number by itself, of members only."""
+    assert rule.combine is not None and decision.present is not None
+    is_member = decision.present[1:]
+    # Rules take their first slot as present: it gets the first member that is.
+    first = jnp.argmax(is_member)
+    slots = jnp.arange(is_member.shape[0])
+    among = jnp.concatenate([jnp.ones(1, bool), is_member & (slots != first)])
+    if decision.matrix is not None:
+        both = jnp.concatenate([own[None], members])
+        both = jnp.where(jnp.isfinite(both), both, 0)
+        matrix = decision.matrix.astype(both.dtype)
+        members = jnp.matmul(matrix, both, precision="highest")[1:]
+    ordered = jnp.concatenate([members[first][None], members])
+    return rule.combine(ordered, among, decision.weight.astype(own.dtype))
 
 
 def _seen(reader: Reader, spot: Spot, own: Array | None) -> tuple[Array, Array]:
-    """A block of the server's model `[1, c]` and of all messages `[N, c]`."""
+    """A block of the servers' models `[G, c]` and of all messages `[N, c]`."""
     leaf = reader.parts[spot.part].leaf
     mine = reader.own[leaf] if own is None else own
     rows = reader.sent.rows[leaf]
     return columns(mine, spot.at, spot.sizes), columns(rows, spot.at, spot.sizes)
 
 
-def _written(leaf: Array, spot: Spot, block: Array) -> Array:
-    block = block.astype(leaf.dtype).reshape(spot.sizes)
-    leaf = jax.lax.dynamic_update_slice(leaf, block, spot.at)
-    return jax.lax.optimization_barrier(leaf)  # as in `mixing`
-
-
-def _block_bytes(num_clients: int) -> int:
-    """Of the server's block, so that those of all clients stay in the cache."""
-    return max(1, BLOCK_BYTES // (1 + num_clients))
+def _block_bytes(num_servers: int, num_agents: int) -> int:
+    """Of the servers' block, so that it and all agents' stay in the cache."""
+    return max(1, BLOCK_BYTES * num_servers // (num_servers + num_agents))

@@ -58,9 +58,9 @@ def class_reader(
         format=manner.format,
         block_bytes=_block_bytes(manner.rule, peers),
     )
-    if not (_has_hostile_messages(manner) and _has_parameters(reader)):
+    if flat.assault is None or not _has_parameters(reader):
         return reader
-    assert flat.assault is not None and manner.attack is not None
+    assert manner.attack is not None
     is_hostile = hostile_slots(
         peers, flat.assault.is_byzantine, manner.attack.num_attached
     )
@@ -72,10 +72,6 @@ def _block_bytes(rule: Rule | None, peers: Peers) -> int:
     if rule is None or rule.combine is None:
         return BLOCK_BYTES
     return max(1, 2 * BLOCK_BYTES // peers.ids.shape[1])
-
-
-def _has_hostile_messages(manner: Manner) -> bool:
-    return manner.attack is not None and manner.attack.hostile is not None
 
 
 def _has_parameters(reader: Reader) -> bool:

@@ -227,6 +227,37 @@ def encode_sparse(
     return sparse, tuple(last_sent), message_bits(format, plan, message)
 
 
+def measures(
+    format: Format, plan: MixPlan, messages: PyTree
+) -> tuple[Array | None, ...]:
+    """What a format must know of each part before it can be decoded, `[N]` each.
+
+    Args:
+      format: that decodes number by number.
+      plan: who shares what.
+      messages: of all senders, leaves `[N, ...]`.
+
+    Returns:
+      Of all parts; None of statistics.
+    """
+    assert format.measure is not None
+    leaves = jax.tree.leaves(messages)
+    found: list[Array | None] = []
+    for part in parts_of(plan, messages):
+        if part.is_statistic:
+            found.append(None)
+            continue
+        leaf = jnp.asarray(leaves[part.leaf])
+        pieces = [
+            jax.vmap(format.measure)(
+                leaf[(slice(None), *_place(block))].reshape(leaf.shape[0], -1)
+            )
+            for block in part.blocks
+        ]
+        found.append(jnp.stack(pieces).max(0))
+    return tuple(found)
+
+
 def worst_contraction(format: Format, plan: MixPlan, message: PyTree) -> float | None:
     """`Format.contraction` of the part of a message with the least; None: not known.
 

@@ -24,6 +24,7 @@ from p2pjax.exchange.losses import arrivals, loss_memory, lost_to_self
 from p2pjax.exchange.mixing import Combine
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.reading import Assault, Sent
+from p2pjax.exchange.replacing import replaced_sent
 from p2pjax.exchange.robust.base import Rule
 from p2pjax.exchange.shared import where_sent
 from p2pjax.types import Array, Key, Peers, PyTree
@@ -58,6 +59,7 @@ class Memory(NamedTuple):
     last_mask: PyTree = ()  # leaves [N, ...] bool: which of their numbers were sent
     attack: PyTree = ()  # what attackers remember, leaves of one message
     attackers: Attackers | tuple[()] = ()  # of this round
+    servers: PyTree = ()  # leaves [G, ...]: models of servers, as they last were
 
 
 class Exchange(NamedTuple):
@@ -81,6 +83,9 @@ class Exchange(NamedTuple):
     manner: Manner | None = None
     channel: Channel = PERFECT
     adversary: Attack | None = None
+    # whether what attackers send takes the place of their rows when these are encoded,
+    # because its format cannot be decoded where it is read
+    replaces: bool = False
 
 
 def make_exchange(
@@ -126,10 +131,7 @@ def make_exchange(
     ) -> tuple[PyTree, PyTree, Array]:
         del t
         key_noise, key_format = jax.random.split(key)
-        if channel.clip_norm is not None:
-            message = encoding.clipped(channel.clip_norm, plan, message)
-        if channel.noise_stddev:
-            message = encoding.noised(channel.noise_stddev, plan, key_noise, message)
+        message = _disturbed(channel, plan, key_noise, message)
         bits = jnp.float32(encoding.message_bits(format, plan, message))
         if format is None or in_blocks:
             return message, memory, bits
@@ -182,6 +184,10 @@ def make_exchange(
         manner=None if is_plain else Manner(plan, format, attack, rule),
         channel=channel,
         adversary=attack,
+        replaces=is_hostile
+        and not eager
+        and format is not None
+        and format.decode is None,
     )
 
 
@@ -256,7 +262,9 @@ def transmit(
         if isinstance(memory, Memory):
             memory = memory._replace(sender=sender)
     elif manner is not None and manner.format is not None:
-        sent = sent._replace(measures=_measures(manner, messages))
+        sent = sent._replace(
+            measures=encoding.measures(manner.format, manner.plan, messages)
+        )
     if exchange.channel.is_stale:
         assert isinstance(memory, Memory)
         now = sent
@@ -276,7 +284,18 @@ def transmit(
             before if manner.attack.needs_before else None,
             memory.attack,
         )
-        sent = sent._replace(assault=assault)
+        if not exchange.replaces:
+            return sent._replace(assault=assault), memory
+        whole = messages
+        if exchange.channel.noise_stddev and sent.mask is not None:
+            whole = jax.vmap(
+                lambda key, one: _disturbed(
+                    exchange.channel, manner.plan, jax.random.split(key)[0], one
+                )
+            )(keys, messages)
+        key = jax.random.fold_in(key, ENCODE)
+        sent, learned = replaced_sent(manner, key, assault, sent, whole)
+        memory = memory._replace(attack=learned)
     return sent, memory
 
 
@@ -347,26 +366,13 @@ def send_one(exchange: Exchange, key: Key, t: Array, message: PyTree) -> PyTree:
     return exchange.encode(jax.random.fold_in(key, ENCODE), t, message, ())[0]
 
 
-def _measures(manner: Manner, messages: PyTree) -> tuple[Array | None, ...]:
-    """What the format must know of each part before it can be read, `[N]` each."""
-    assert manner.format is not None and manner.format.measure is not None
-    leaves = jax.tree.leaves(messages)
-    measure = manner.format.measure
-    found: list[Array | None] = []
-    for part in encoding.parts_of(manner.plan, messages):
-        if part.is_statistic:
-            found.append(None)
-            continue
-        pieces = [
-            jax.vmap(measure)(
-                jnp.asarray(leaves[part.leaf])[
-                    (slice(None), *map(slice, block.start, block.stop))
-                ].reshape(leaves[part.leaf].shape[0], -1)
-            )
-            for block in part.blocks
-        ]
-        found.append(jnp.stack(pieces).max(0))
-    return tuple(found)
+def _disturbed(channel: Channel, plan: MixPlan, key: Key, message: PyTree) -> PyTree:
+    """The message of ONE sender, clipped and noisy."""
+    if channel.clip_norm is not None:
+        message = encoding.clipped(channel.clip_norm, plan, message)
+    if channel.noise_stddev:
+        message = encoding.noised(channel.noise_stddev, plan, key, message)
+    return message
 
 
 def _without_lost(route: Route, arrived: Array) -> Route:

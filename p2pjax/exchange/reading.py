@@ -36,7 +36,9 @@ class Sent(NamedTuple):
     rows: PyTree  # leaves [N, ...]
     mask: PyTree = None  # leaves [N, ...] bool: which numbers were sent; None: all
     measures: tuple[Array | None, ...] | None = None  # [N] of each part, for decoding
-    current: PyTree = None  # leaves [N, ...]: own message of now where others' are late
+    # leaves [N, ...]: what of each agent's own model would be decoded now, where rows
+    # are of the exchange before, or of attackers
+    current: PyTree = None
     assault: Assault | None = None
 
 
@@ -120,6 +122,28 @@ def fold(
                 reader.block_bytes,
             )
     return carry
+
+
+def rewrite(reader: Reader, write: Callable[[Array, Spot], Array]) -> list[Array]:
+    """All leaves of receivers, with each block of the class overwritten.
+
+    Args:
+      reader: of the class.
+      write: `(leaf, spot) -> leaf`, with the block at the spot `written`.
+    """
+    leaves = list(reader.own)
+    for number, part in enumerate(reader.parts):
+        leaves[part.leaf] = fold(
+            reader, write, leaves[part.leaf], statistics=True, only=number
+        )
+    return leaves
+
+
+def written(leaf: Array, spot: Spot, block: Array) -> Array:
+    """The leaf with a column block `[rows, c]` replaced."""
+    block = block.astype(leaf.dtype).reshape(spot.sizes)
+    leaf = jax.lax.dynamic_update_slice(leaf, block, spot.at)
+    return jax.lax.optimization_barrier(leaf)  # as in `mixing`
 
 
 def see(reader: Reader, spot: Spot, own: Array | None = None) -> Seen:

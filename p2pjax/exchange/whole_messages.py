@@ -39,8 +39,7 @@ def whole_messages(
     """
     leaves, structure = jax.tree.flatten(own)
     flat = flattened(sent)
-    is_attacked = manner.attack is not None and manner.attack.hostile is not None
-    if not is_attacked and flat.measures is None:
+    if flat.assault is None and flat.measures is None:
         return WholeMessages(sent.rows)
     rows, hostile = list(leaves), list(leaves)
     found = None

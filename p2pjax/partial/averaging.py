@@ -38,6 +38,7 @@ class Averaging(NamedTuple):
     # whom agents hear, of the same arguments as `combine`; None for a server
     peers: Callable[[PyTree, np.ndarray, Array | None], Peers] | None = None
     is_paired: bool = False  # whether each agent has one peer at a time
+    weight: Array | None = None  # [N] what each agent counts; None: all alike
 
 
 # Owner vector `[N]` of a class -> inputs of the exchanges of it that take place.
@@ -90,6 +91,7 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
         links_fn,
         lambda inputs, asking: asking,
         per_model=True,
+        weight=weight,
     )
 
 
@@ -144,6 +146,7 @@ def metropolis_gossip(
         mixing_matrices.same_owner,
         _asked_links,
         peers=peers_fn,
+        weight=weight,
     )
 
 
@@ -196,6 +199,7 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
         only_fn,
         peers=peers_fn,
         is_paired=True,
+        weight=weight,
     )
 
 
@@ -205,6 +209,24 @@ def _without_lost(peers: Peers, arrived: Array | None) -> Peers:
         return peers
     own = jnp.ones((arrived.shape[0], 1), bool)
     return lost_to_self(peers, jnp.concatenate([own, arrived], axis=1))
+
+
+def lost_together(partner: Array, arrived: Array) -> Array:
+    """What arrives `[N, 1]` where an exchange of two agents is lost as a whole.
+
+    Else one of them would move and the other not, and their mean would change.
+
+    Args:
+      partner: `[N]` of each agent, mutual; itself if it is alone.
+      arrived: `[N, 1]`, drawn for each agent by itself.
+
+    Example:
+      >>> partner = jnp.array([1, 0, 2])
+      >>> lost_together(partner, jnp.array([[False], [True], [True]]))[:, 0].tolist()
+      [False, False, True]
+    """
+    own = jnp.arange(partner.shape[0], dtype=partner.dtype)
+    return arrived[jnp.minimum(own, partner)]
 
 
 def any_link(averaging: Averaging, inputs_of: InputsOf, plan: MixPlan) -> Array:
