@@ -12,7 +12,7 @@ import optax
 import p2pjax as pj
 from experiments.bench import inputs
 from experiments.bench.jax_tasks import task_of
-from p2pjax import sharding
+from p2pjax import host_memory, sharding
 from p2pjax.types import FederatedData, Split
 
 SCALE = 1.5  # of ALIE
@@ -58,6 +58,7 @@ def rounds(
     # for a while does not come on top of what a round needs.
     shapes = sharding.placed(jax.eval_shape(init, jax.random.key(0), world))
     step = one_round.lower(jnp.int32(0), first, shapes, world).compile()
+    host_memory.give_back()
     state = init(jax.random.key(0), world)
     done = 0
 

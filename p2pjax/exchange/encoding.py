@@ -8,12 +8,14 @@ much memory as what is sent, whatever stays.
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from p2pjax.exchange.compression import FLOAT_BITS, Format
+from p2pjax.exchange.mixing import walk_columns
 from p2pjax.exchange.owner_classes import Block, MixPlan
 from p2pjax.exchange.shared import STATISTICS
 from p2pjax.paths import leaves_with_paths
@@ -248,14 +250,29 @@ def measures(
             found.append(None)
             continue
         leaf = jnp.asarray(leaves[part.leaf])
-        pieces = [
-            jax.vmap(format.measure)(
-                leaf[(slice(None), *_place(block))].reshape(leaf.shape[0], -1)
+        largest = jnp.zeros(leaf.shape[:1], leaf.dtype)
+        for block in part.blocks:
+            largest = walk_columns(
+                leaf.shape,
+                leaf.dtype.itemsize,
+                block,
+                partial(_larger, format.measure, leaf),
+                largest,
             )
-            for block in part.blocks
-        ]
-        found.append(jnp.stack(pieces).max(0))
+        found.append(largest)
     return tuple(found)
+
+
+def _larger(
+    measure: Callable[[Array], Array],
+    leaf: Array,
+    largest: Array,
+    at: tuple,
+    sizes: tuple[int, ...],
+) -> Array:
+    """What was measured so far, `[N]`, or more in a column block."""
+    rows = jax.lax.dynamic_slice(leaf, at, sizes).reshape(sizes[0], -1)
+    return jnp.maximum(largest, jax.vmap(measure)(rows))
 
 
 def worst_contraction(format: Format, plan: MixPlan, message: PyTree) -> float | None:
