@@ -216,9 +216,9 @@ class TestServers:
     @pytest.mark.parametrize(
         "name, score_before",
         [
-            ("geometric", False),
+            pytest.param("geometric", False, marks=SLOW),
             pytest.param("geometric", True, marks=SLOW),
-            pytest.param("median", False, marks=SLOW),
+            ("median", False),
             pytest.param("nna", False, marks=SLOW),
             pytest.param("multi_krum", False, marks=SLOW),
             pytest.param("clipping", False, marks=SLOW),

@@ -225,7 +225,7 @@ RULES = {"clipping": partial(clipping, 2.0), "balance": partial(balance, 0.9, 0.
     [
         ("clipping", Timing(), VMAP, 2),
         ("balance", Timing(loss_probability=0.3), IN_PLACE, None),
-        ("clipping", DELAYS, IN_PLACE, None),
+        pytest.param("clipping", DELAYS, IN_PLACE, None, marks=SLOW),
         ("balance", DELAYS, VMAP, None),
         pytest.param("balance", Timing(poisson=True), VMAP, None, marks=SLOW),
         pytest.param("clipping", Timing(), IN_PLACE, None, marks=SLOW),
@@ -292,7 +292,7 @@ ATTACKS = {
     "name, agent_loop",
     [
         ("update", IN_PLACE),
-        ("model", VMAP),
+        pytest.param("model", VMAP, marks=SLOW),
         ("label_flip", VMAP),
         ("boosted", VMAP),
         pytest.param("label_flip", IN_PLACE, marks=SLOW),

@@ -201,7 +201,7 @@ def check(found, wanted):
     "name, rule",
     [
         ("top_k", None),
-        ("qsgd", None),
+        pytest.param("qsgd", None, marks=SLOW),
         pytest.param("random_k", None, marks=SLOW),
         pytest.param("stochastic", None, marks=SLOW),
         pytest.param("qsgd", "median", marks=SLOW),
