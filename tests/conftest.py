@@ -58,7 +58,7 @@ def pytest_collection_finish():
     """What is imported stays: the collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -319,9 +319,8 @@ class TestPartialModels:
         split = world.train._replace(examples=examples)
         return world._replace(train=split, valid=split, test=split)
 
-    @pytest.mark.parametrize(
-        "score_before", [pytest.param(False, marks=pytest.mark.slow), True]
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("score_before", [False, True])
     def test_only_what_is_shared_is_encoded(self, score_before, monkeypatch):
         with_messages(monkeypatch)
         method = self.build(score_before=score_before)

@@ -569,7 +569,9 @@ class TestScoresBefore:
             ),
             pytest.param(gosgd_protocol(0.5), GRAPH, {}, marks=SLOW),
             pytest.param(neighbor_averaging(), GRAPH, {"channel": HALF}, marks=SLOW),
-            (sgp_protocol(), SEQUENCE, {"channel": HALF, **CHANGING}),
+            pytest.param(
+                sgp_protocol(), SEQUENCE, {"channel": HALF, **CHANGING}, marks=SLOW
+            ),
             pytest.param(
                 gosgd_protocol(0.5), SEQUENCE, {"rewire_every": 2}, marks=SLOW
             ),

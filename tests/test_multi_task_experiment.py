@@ -31,6 +31,7 @@ def names(jobs):
     return [(job.scheme, job.setting["tasks"], job.setting["graph"]) for job in jobs]
 
 
+@pytest.mark.slow
 def test_pairs_and_all_tasks(parse):
     config = parse(*SMALL, FOUR, "--graphs=clustered", experiment="multi_task")
     pairs = names(study.make_jobs(config))
