@@ -161,6 +161,13 @@ class Config(Common):
     hidden: int = integer(
         32, "Hidden cells of the network mlp.", at_least=1, topic=TRAINING
     )
+    init_std: float = number(
+        0.4,
+        "Standard deviation of the first weights of softmax regression: the default "
+        "leaves as much of them after 5,000 steps as the 6 of Wu et al. after 50,000.",
+        above=0,
+        topic=TRAINING,
+    )
     momentum: float = number(
         0.9,
         "Of each agent, but in separated, which has none; with dampening, as an "

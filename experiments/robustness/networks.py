@@ -39,11 +39,14 @@ class SoftmaxRegression(nn.Module):
     """A dense layer on pixels from -1 to 1, as in the code of Wu et al. (2023)."""
 
     num_classes: int
+    init_std: float
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Logits `[B, num_classes]` of pixels `[B, ...]` from 0 to 1."""
-        return Dense(self.num_classes)(2 * x.reshape(x.shape[0], -1) - 1)
+        drawn = nn.initializers.normal(self.init_std)
+        dense = Dense(self.num_classes, kernel_init=drawn, bias_init=drawn)
+        return dense(2 * x.reshape(x.shape[0], -1) - 1)
 
 
 def make_task(config: Config, examples: Examples) -> Task:
@@ -58,7 +61,7 @@ def make_task(config: Config, examples: Examples) -> Task:
     if config.kind == "mlp":
         network = MLP((config.hidden, num_classes), nn.relu)
     elif config.kind == "softmax":
-        network = SoftmaxRegression(num_classes)
+        network = SoftmaxRegression(num_classes, config.init_std)
     task = classification(network, examples.x.shape[1:])
     example = math.prod(examples.x.shape[1:]) * examples.x.dtype.itemsize
     most = max(config.attackers) if config.study == "two_worlds" else 0

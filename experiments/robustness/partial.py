@@ -20,8 +20,8 @@ from experiments.engine.jobs import Job, Program, data_rng, jobs_of_runs, of_all
 from experiments.robustness.adversaries import (
     BY_AGENTS,
     NONE,
+    OF_WU,
     RULES,
-    alie_factor,
     check_attacks,
 )
 from experiments.robustness.config import Config
@@ -44,6 +44,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.types import Algorithm, Array, Evaluate, FederatedData, InputError, Models
 
 TEST_SHARE = 0.3
+ALIE_FACTOR = 1.5  # as in the experiments of Baruch et al. (2019)
 DEFAULT_RULES = ("mean", "trimmed_mean", "clipped_gossip", "cs_plus")
 DEFAULT_ATTACKS = (NONE, "sign_flip", "alie", "label_flip", "backdoor")
 
@@ -59,7 +60,7 @@ class Place(NamedTuple):
 def partial_jobs(config: Config) -> list[Job]:
     """All rules under all attacks at all levels; agents that share nothing once."""
     names = config.attacks or DEFAULT_ATTACKS
-    check_attacks(config.study, names, ("alie", *BY_AGENTS))
+    check_attacks(config.study, names, {**OF_WU, **BY_AGENTS})
     _check(config)
     examples = load_examples(config)
     task = make_task(config, examples)
@@ -151,8 +152,8 @@ def attack_of(place: Place, name: str, num_classes: int) -> Attack | None:
     """
     if name == NONE:
         return None
-    if name == "alie":
-        return attacks.alie(place.byzantine, alie_factor(place.graph, place.byzantine))
+    if name in OF_WU:
+        return OF_WU[name](place.byzantine, ALIE_FACTOR)
     return BY_AGENTS[name](place.byzantine, num_classes)
 
 

@@ -10,6 +10,7 @@ is the mean of the middle two, and all agents have the same factor of ALIE.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from experiments.robustness.data import (
     with_attackers,
 )
 from experiments.robustness.networks import make_task
-from experiments.robustness.training import alone, facts_of, gossip, judged
+from experiments.robustness.training import facts_of, gossip, judged
 from p2pjax.datasets.stacking import Examples, pad_to_same_size
 from p2pjax.exchange import attacks, robust
 from p2pjax.exchange.robust import Rule
@@ -42,6 +43,7 @@ from p2pjax.graphs.clusters import two_worlds
 from p2pjax.graphs.generators import erdos_renyi
 from p2pjax.graphs.topology import Topology, edges, from_edges
 from p2pjax.host_memory import check_room
+from p2pjax.training.samplers import with_replacement
 from p2pjax.types import FederatedData, InputError
 
 PROBABILITY = 0.7  # of an edge of the random graph
@@ -59,13 +61,14 @@ DEFAULT_RULES = (
 # As the authors have them: (attackers, how classes are split) -> rule.
 _RULES: Mapping[str, Callable[[int, str], Rule]] = {
     "geometric_median": lambda b, split: robust.geometric_median(
-        b, smoothing=1e-3, num_iterations=32
+        b, smoothing=1e-3, num_iterations=16
     ),
     "trimmed_mean": lambda b, split: robust.trimmed_mean(b, keep_self=True),
     "self_centered_clipping": lambda b, split: robust.self_centered_clipping(
         RADIUS[split]
     ),
 }
+_NO_EDGES = np.zeros((2, 0), np.int64)
 
 OfRuns = Mapping[int, FederatedData]
 
@@ -97,7 +100,11 @@ def separated_jobs(config: Config) -> list[Job]:
         of_splits = _data(config, examples, place.num_honest)
         setting = {"graph": graph, "f": f}
         judge = judged(config, task, num_honest=place.num_honest)
-        local = Program(alone(config, task), judge)
+        nobody = Threat(
+            from_edges(place.num_honest, *_NO_EDGES), None, place.num_honest
+        )
+        sampler = with_replacement(config.batch_size)
+        local = Program(gossip(config, task, nobody, None, sampler), judge)
         for split, honest in of_splits.items():
             own = setting | {"split": split, "attack": NONE}
             jobs += jobs_of_runs(config, "local_only", own, local, honest.__getitem__)
@@ -110,7 +117,7 @@ def separated_jobs(config: Config) -> list[Job]:
                     key = split if name == "self_centered_clipping" else name
                     if key not in programs:
                         rule = rule_of(name, tolerated(found), split)
-                        method = gossip(config, task, found, rule)
+                        method = gossip(config, task, found, rule, sampler)
                         judge = judged(config, task, found, num_honest=place.num_honest)
                         programs[key] = Program(method, judge)
 
@@ -137,7 +144,7 @@ def _data(config: Config, examples: Examples, num_honest: int) -> dict[str, OfRu
         deal = apart(num_honest, examples.num_classes, split)
         found[split] = of_all_runs(
             config,
-            lambda run, deal=deal: data_of_run(config, examples, deal, run, num_honest),
+            partial(data_of_run, config, examples, deal, num_agents=num_honest),
         )
     same = iter(pad_to_same_size([d for own in found.values() for d in own.values()]))
     return {split: {run: next(same) for run in own} for split, own in found.items()}

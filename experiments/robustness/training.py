@@ -38,6 +38,8 @@ from p2pjax.algorithms._choco_sgd import choco_sgd
 from p2pjax.algorithms._dpsgd import dpsgd
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.datasets.stacking import Examples
+from p2pjax.engines import stepwise
+from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.stepwise import GossipInputs
 from p2pjax.exchange import attacks
 from p2pjax.exchange.robust import Rule
@@ -46,7 +48,9 @@ from p2pjax.graphs.clusters import dumbbell, two_worlds
 from p2pjax.graphs.mixing_matrices import metropolis_hastings
 from p2pjax.host_memory import check_room
 from p2pjax.tasks.task import Task
+from p2pjax.training.local_training import local_training
 from p2pjax.training.local_updates import steps
+from p2pjax.training.samplers import Sampler
 from p2pjax.types import Algorithm, Evaluate, FederatedData
 
 
@@ -172,7 +176,13 @@ def _compressed(
     return _by_mini_batches(method)
 
 
-def gossip(config: Config, task: Task, found: Threat, rule: Rule | None) -> Algorithm:
+def gossip(
+    config: Config,
+    task: Task,
+    found: Threat,
+    rule: Rule | None,
+    sampler: Sampler | None = None,
+) -> Algorithm:
     """D-PSGD under attack.
 
     Args:
@@ -180,14 +190,22 @@ def gossip(config: Config, task: Task, found: Threat, rule: Rule | None) -> Algo
       task: what agents learn.
       found: the graph and who attacks.
       rule: of the receivers; None for the mean.
+      sampler: of mini-batches; None for passes over all examples, whose order takes
+        longer to draw than a step of the smallest networks.
     """
-    method = dpsgd(
+    num_attached = 0 if found.attack is None else found.attack.num_attached
+    train_fn = None
+    if sampler is not None:
+        train_fn = lambda learner, usual, *more: local_training(learner, sampler, *more)
+    method = stepwise.gossip(
         task,
         make_optimizer(config),
+        neighbor_averaging(metropolis_hastings, num_attached=num_attached),
         found.graph,
-        mixing_weights=metropolis_hastings,
         attack=found.attack,
         aggregate=rule,
+        train_fn=train_fn,
+        name="D-PSGD",
         **_options(config, task),
     )
     return _by_mini_batches(method)
