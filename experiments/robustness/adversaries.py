@@ -1,7 +1,8 @@
 """Rules and attacks by name, and where the attackers of a study are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.attacks.honest_graph import honest_laplacian
 from p2pjax.exchange.robust import Rule
 from p2pjax.graphs.topology import Topology, edges, from_edges
+from p2pjax.types import InputError
 
 NONE = "none"  # no attack
 
@@ -35,6 +37,7 @@ _RULES: Mapping[str, Callable[[int, float], Rule | None]] = {
     "nna": lambda f, step: robust.nna(f),
     "median": lambda f, step: robust.median(f),
     "trimmed_mean": lambda f, step: robust.trimmed_mean(f),
+    "krum": lambda f, step: robust.krum(f),
     "multi_krum": lambda f, step: robust.multi_krum(f),
     "geometric_median": lambda f, step: robust.geometric_median(f),
     "self_centered_clipping": lambda f, step: robust.self_centered_clipping(1.0, step),
@@ -59,7 +62,7 @@ ON_A_DUMBBELL = (
 )
 
 # By attackers beside each agent, whose strength a line search finds.
-_BESIDE: Mapping[str, Callable[..., Attack]] = {
+BESIDE: Mapping[str, Callable[..., Attack]] = {
     "spectral": attacks.spectral,
     "alie": attacks.alie,
     "dissensus": partial(attacks.dissensus, unit_weights=True),
@@ -74,7 +77,16 @@ BY_AGENTS: Mapping[str, Callable[[tuple[int, ...], int], Attack]] = {
         byzantine, boost=4.0
     ),
 }
-ATTACKS = (*_BESIDE, *BY_AGENTS)
+# Of Wu, Chen, Ling (2023), https://arxiv.org/abs/2206.04568: by agents as well, most of
+# them something else for each receiver; the number is the factor of ALIE.
+OF_WU: Mapping[str, Callable[[tuple[int, ...], float], Attack]] = {
+    "gaussian": lambda byzantine, z: attacks.gaussian(byzantine, 30.0, "mean"),
+    "sign_flip": lambda byzantine, z: attacks.sign_flip(byzantine, "mean", local=True),
+    "isolation": lambda byzantine, z: attacks.dissensus(byzantine, 1.0),
+    "duplicate": lambda byzantine, z: attacks.mimic(byzantine, "random"),
+    "alie": lambda byzantine, z: attacks.alie(byzantine, z, local=True),
+}
+ATTACKS = tuple(dict.fromkeys((*BESIDE, *BY_AGENTS, *OF_WU)))
 
 
 class Threat(NamedTuple):
@@ -85,9 +97,20 @@ class Threat(NamedTuple):
     num_agents: int  # of the simulation, those that attack included
 
 
-def is_by_agents(name: str) -> bool:
-    """Whether an attack needs attackers that are agents of the simulation."""
-    return name in BY_AGENTS
+def check_attacks(study: str, given: Collection[str], known: Collection[str]) -> None:
+    """Refuses attacks that a study does not have.
+
+    Args:
+      study: its name.
+      given: names of attacks.
+      known: those that it has, beside `NONE`.
+    """
+    other = [name for name in given if name not in (NONE, *known)]
+    if other:
+        raise InputError(
+            f"Need attacks among {', '.join((NONE, *known))} in the study {study}, got "
+            f"{other[0]}."
+        )
 
 
 def threat(graph: Topology, name: str, f: int, num_classes: int) -> Threat:
@@ -102,8 +125,8 @@ def threat(graph: Topology, name: str, f: int, num_classes: int) -> Threat:
     size = graph.mask.shape[0]
     if name == NONE:
         return Threat(graph, None, size)
-    if name in _BESIDE:
-        return Threat(graph, _BESIDE[name](attacks.attached(f)), size)
+    if name in BESIDE:
+        return Threat(graph, BESIDE[name](attacks.attached(f)), size)
     byzantine = tuple(range(size, size + f))
     attack = BY_AGENTS[name](byzantine, num_classes)
     return Threat(_with_agents(graph, f), attack, size + f)
@@ -141,3 +164,24 @@ def longest_step(found: Threat) -> float:
     weight = linked / (1 + np.maximum(honest[:, None], honest[None, :]))
     laplacian = np.diag(weight.sum(1)) - weight
     return float(1 / np.linalg.eigvalsh(laplacian)[-1])
+
+
+def alie_factor(graph: Topology, byzantine: tuple[int, ...]) -> float:
+    """The z of ALIE by the formula of Wu et al., the mean over agents that it is for.
+
+    Of n agents that a receiver hears, itself included, m attack; with s = floor(n / 2)
+    + 1 - m it is the quantile (n - s) / (n - 1) of the normal distribution. That of the
+    paper, which `attacks.alie_scale` has, is 0 while attackers are as few as here.
+
+    Args:
+      graph: of all agents.
+      byzantine: those that attack.
+    """
+    heard = attacks.byzantine_neighbors(graph, byzantine)
+    members = 1 + np.asarray(graph.mask).sum(1)
+    shares = [
+        (n - (n // 2 + 1 - m)) / (n - 1)
+        for n, m in zip(members.tolist(), heard.tolist(), strict=True)
+        if m
+    ]
+    return float(np.mean([NormalDist().inv_cdf(share) for share in shares]))

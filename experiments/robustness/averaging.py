@@ -15,11 +15,11 @@ import numpy as np
 from experiments.engine.jobs import Measurement
 from experiments.robustness.adversaries import (
     ATTACKED,
+    BESIDE,
     NONE,
     RULES,
     UNDER_ATTACK,
     Threat,
-    is_by_agents,
     longest_step,
     threat,
 )
@@ -40,19 +40,20 @@ MOST = 1e3  # of errors: what is larger has diverged
 def measurements(config: Config) -> list[Measurement]:
     """Errors of every rule under every attack, and of agents that do nothing."""
     check_sizes(config)
-    by_agents = [name for name in config.attacks or () if is_by_agents(name)]
+    given = config.attacks or ()
+    by_agents = [name for name in given if name not in (NONE, *BESIDE)]
     rules = config.rules or UNDER_ATTACK
     if by_agents or "mean" in rules:
         raise InputError(
             "Need attacks by attackers beside each agent, and rules that a line search "
             f"can be made for, in the study averaging, got {[*by_agents, *rules]}: "
-            "leave out mean, label_flip, sign_flip and backdoor."
+            "leave out mean, label_flip, sign_flip, backdoor and the like."
         )
     cases = [("local_only", NONE, 0)] + [
         (rule, attack, f)
         for rule in rules
         for attack in config.attacks or ATTACKED
-        for f in config.num_byzantine
+        for f in config.attackers
     ]
     of_all_runs = cache(partial(errors, config))
     return [
@@ -69,7 +70,7 @@ def measurements(config: Config) -> list[Measurement]:
 
 def check_sizes(config: Config) -> None:
     """Refuses agents and attackers whose distances cannot fit, before they exist."""
-    slots = config.size + max(config.num_byzantine)
+    slots = config.size + max(config.attackers)
     check_room(
         4 * config.size * slots**2, f"distances between {slots} messages of each agent"
     )

@@ -49,8 +49,47 @@ def in_cliques(config: Config, num_classes: int, split: str) -> Deal:
     return lambda y, rng: label_skew.clustered_classes(y, rng, config.size, labels)
 
 
+def apart(num_agents: int, num_classes: int, split: str) -> Deal:
+    """Even shares of each class, or classes of its own for each agent.
+
+    Where agents are more than classes, several share one.
+
+    Args:
+      num_agents: N.
+      num_classes: of the labels.
+      split: "iid" or "split".
+    """
+
+    def deal(y: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+        if split == "iid":
+            return label_skew.iid(y, rng, num_agents)
+        rows: list[list[np.ndarray]] = [[] for _ in range(num_agents)]
+        for label in range(num_classes):
+            owners = range(label % num_agents, num_agents, num_classes)
+            own = rng.permutation(np.flatnonzero(y == label))
+            for agent, part in zip(
+                owners, np.array_split(own, len(owners)), strict=True
+            ):
+                rows[agent].append(part)
+        found = [rng.permutation(np.concatenate(parts)) for parts in rows]
+        sizes = list(map(len, found))
+        if 0 in sizes:
+            raise InputError(
+                f"Need training examples for each of {num_agents} agents with classes "
+                f"of their own, got none for agent {sizes.index(0)}: raise "
+                "--train_size."
+            )
+        return found
+
+    return deal
+
+
 def data_of_run(
-    config: Config, examples: Examples, deal: Deal, run: int
+    config: Config,
+    examples: Examples,
+    deal: Deal,
+    run: int,
+    num_agents: int | None = None,
 ) -> FederatedData:
     """Agents' training examples; test examples, of which each agent holds a part.
 
@@ -62,8 +101,9 @@ def data_of_run(
       examples: of all agents.
       deal: labels and randomness -> rows of each agent.
       run: its number.
+      num_agents: that have examples; all of the config if None.
     """
-    rng, size = data_rng(config, run), config.size
+    rng, size = data_rng(config, run), num_agents or config.size
     is_test = examples.is_test
     rows = rng.permutation(len(examples.y))
     num_held = config.test_size * (2 if config.study == "compression" else 1)
@@ -81,7 +121,7 @@ def data_of_run(
         )
     rest = rest[:num_train]
     train = [rest[own] for own in deal(examples.y[rest], rng)]
-    cliques = np.repeat(np.arange(2, dtype=np.int32), size // 2)
+    cliques = 2 * np.arange(size, dtype=np.int32) // size
     data = partition.federated_data(examples, train, _parts(test, size), cliques)
     if len(valid) < size:
         return data

@@ -11,10 +11,13 @@ from experiments.engine.config import rate
 from experiments.robustness.config import Config
 from p2pjax.datasets.stacking import Examples
 from p2pjax.nn.cnn import CNN
+from p2pjax.nn.kernels.dense import Dense
 from p2pjax.nn.mlp import MLP
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array
+
+WEIGHT_DECAY = 0.01  # of Wu et al. (2023)
 
 
 class PaddedCNN(nn.Module):
@@ -32,6 +35,20 @@ class PaddedCNN(nn.Module):
         return CNN((16,), (), self.num_classes, kernel_size=3)(padded)
 
 
+class SoftmaxRegression(nn.Module):
+    """A dense layer on pixels from -1 to 1, as in the code of Wu et al. (2023)."""
+
+    num_classes: int
+    init_std: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Logits `[B, num_classes]` of pixels `[B, ...]` from 0 to 1."""
+        drawn = nn.initializers.normal(self.init_std)
+        dense = Dense(self.num_classes, kernel_init=drawn, bias_init=drawn)
+        return dense(2 * x.reshape(x.shape[0], -1) - 1)
+
+
 def make_task(config: Config, examples: Examples) -> Task:
     """Classification of the examples; refuses agents that cannot fit.
 
@@ -39,12 +56,15 @@ def make_task(config: Config, examples: Examples) -> Task:
       config: of the experiment.
       examples: of all agents.
     """
-    network: nn.Module = PaddedCNN(examples.num_classes)
-    if config.network == "mlp":
-        network = MLP((config.hidden, examples.num_classes), nn.relu)
+    num_classes = examples.num_classes
+    network: nn.Module = PaddedCNN(num_classes)
+    if config.kind == "mlp":
+        network = MLP((config.hidden, num_classes), nn.relu)
+    elif config.kind == "softmax":
+        network = SoftmaxRegression(num_classes, config.init_std)
     task = classification(network, examples.x.shape[1:])
     example = math.prod(examples.x.shape[1:]) * examples.x.dtype.itemsize
-    most = max(config.num_byzantine) if config.study == "two_worlds" else 0
+    most = max(config.attackers) if config.study == "two_worlds" else 0
     fitting.check_agents(
         config,
         config.size + most,
@@ -60,11 +80,20 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     """SGD with momentum; a hyperbolic rate where one is asked for.
 
     Momentum is an average of gradients (dampening as large as momentum), but on the
-    dumbbell, whose authors add gradients up.
+    dumbbell, whose authors add gradients up. The study separated has weight decay in
+    its place, and a rate that falls with the square root of the steps.
 
     Args:
       config: of the experiment.
     """
+    if config.study == "separated":
+        first = rate(config, 0.9)
+        return optax.chain(
+            optax.add_decayed_weights(WEIGHT_DECAY),
+            optax.scale_by_schedule(
+                lambda count: -first / jnp.sqrt(1 + jnp.asarray(count, jnp.float32))
+            ),
+        )
     adds_up = config.study == "dumbbell"
     start = rate(config, 0.01 if adds_up else 0.1)
     every = config.decay_every or (40 if config.study == "two_worlds" else None)

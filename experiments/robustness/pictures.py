@@ -26,9 +26,34 @@ def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
       name: of the figure.
     """
     rows = last_rows(reading.rows(folder, tuple(metrics)))
-    level = [row for row in rows if row["setting"]["f"] == 0]
+    _by_setting(folder, rows, "f", "attackers f", metrics, name)
+
+
+def by_level(folder: Path, metrics: dict[str, str]) -> None:
+    """Metrics in the end against levels: a row of panels each, one per attack.
+
+    Agents that share nothing, level 0, are a level line.
+
+    Args:
+      folder: of the run.
+      metrics: what axes are called, by metric; rows may lack all but the accuracy.
+    """
+    rows = last_rows(reading.rows(folder, ("accuracy",)))
+    label = "percent of shared cells"
+    _by_setting(folder, rows, "level", label, metrics, "accuracy_by_level")
+
+
+def _by_setting(
+    folder: Path,
+    rows: list[Row],
+    setting: str,
+    x_label: str,
+    metrics: dict[str, str],
+    name: str,
+) -> None:
+    level = [row for row in rows if row["setting"][setting] == 0]
     varied = grouped(
-        [row for row in rows if row["setting"]["f"]],
+        [row for row in rows if row["setting"][setting]],
         lambda row: row["setting"]["attack"],
     )
     size = (3.2 * max(len(varied), 1) + 2.2, 2.8 * len(metrics) + 0.6)
@@ -38,11 +63,14 @@ def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
     )
     for column, (attack, same) in enumerate(varied.items()):
         for axes, (metric, label) in zip(grid[:, column], metrics.items(), strict=True):
+            if all(row.get(metric) is None for row in same):
+                axes.set_axis_off()
+                continue
             lines = grouped(
-                [row for row in same + level if row[metric] is not None],
+                [row for row in same + level if row.get(metric) is not None],
                 lambda row: row["scheme"],
             )
-            xs = draw_lines(axes, lines, lambda row: row["setting"]["f"], metric)
+            xs = draw_lines(axes, lines, lambda row: row["setting"][setting], metric)
             axes.set_xticks(xs)
             if metric in ("squared_error", "disagreement"):
                 axes.set_yscale("log", nonpositive="mask")
@@ -53,8 +81,70 @@ def by_attackers(folder: Path, metrics: dict[str, str], name: str) -> None:
             axes.grid(alpha=0.3)
         title = "no attack" if attack == NONE else attack.replace("_", " ")
         grid[0, column].set_title(title)
-        grid[-1, column].set_xlabel("attackers f")
+        lowest = [axes for axes in grid[:, column] if axes.axison][-1]
+        lowest.set_xlabel(x_label)
     figures.save_with_legend(figure, grid[0, -1], folder, name)
+
+
+def by_rule(folder: Path, metrics: dict[str, str]) -> None:
+    """Metrics in the end as tables of rules and attacks, one beside the other.
+
+    Args:
+      folder: of the run.
+      metrics: what tables are called, by metric, shares between 0 and 1.
+    """
+    rows = last_rows(reading.rows(folder, tuple(metrics)))
+    rules = list(dict.fromkeys(row["scheme"] for row in rows))
+    attacks = list(dict.fromkeys(row["setting"]["attack"] for row in rows))
+    panels = grouped(rows, lambda row: _said(row["setting"], without="attack"))
+    size = (
+        0.75 * len(attacks) * len(panels) + 2.5,
+        (0.32 * len(rules) + 1.1) * len(metrics) + 0.6,
+    )
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(
+        len(metrics), len(panels), sharex=True, sharey=True, squeeze=False
+    )
+    for column, (title, same) in enumerate(panels.items()):
+        for axes, (metric, label) in zip(grid[:, column], metrics.items(), strict=True):
+            cells = _cells(same, metric, rules, attacks)
+            axes.imshow(cells, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+            for (place, other), value in np.ndenumerate(cells):
+                if np.isfinite(value):
+                    color = "white" if value < 0.6 else "black"
+                    said = f"{100 * value:.1f}"
+                    axes.text(
+                        other,
+                        place,
+                        said,
+                        ha="center",
+                        va="center",
+                        color=color,
+                        fontsize="small",
+                    )
+            axes.set_title(f"{label}\n{title}" if axes is grid[0, column] else label)
+        grid[-1, column].set_xticks(
+            range(len(attacks)), [_plain(name) for name in attacks], rotation=30
+        )
+    grid[0, 0].set_yticks(range(len(rules)), [_plain(name) for name in rules])
+    figures.save_plain(figure, folder, "accuracy_by_rule")
+
+
+def _cells(
+    rows: list[Row], metric: str, rules: list[str], attacks: list[str]
+) -> np.ndarray:
+    """Means over runs `[rules, attacks]`; NaN where there is none."""
+    found = np.full((len(rules), len(attacks)), np.nan)
+    for (rule, attack), same in grouped(
+        rows, lambda row: (row["scheme"], row["setting"]["attack"])
+    ).items():
+        values = np.asarray([row[metric] for row in same], float)
+        found[rules.index(rule), attacks.index(attack)] = values.mean()
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def by_bytes(folder: Path) -> None:
@@ -127,8 +217,10 @@ def by_group(folder: Path, metrics: tuple[str, ...]) -> None:
     figures.save_with_legend(figure, grid[-1], folder, "accuracy_by_group")
 
 
-def _said(setting: dict) -> str:
-    return ", ".join(f"{name} {v}".replace("_", " ") for name, v in setting.items())
+def _said(setting: dict, without: str | None = None) -> str:
+    return ", ".join(
+        _plain(f"{name} {v}") for name, v in setting.items() if name != without
+    )
 
 
 def by_attack(folder: Path) -> None:

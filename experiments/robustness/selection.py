@@ -17,7 +17,7 @@ import optax
 from experiments.engine import fitting
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, data_rng, jobs_of_runs, of_all_runs
-from experiments.robustness.adversaries import BY_AGENTS, NONE
+from experiments.robustness.adversaries import BY_AGENTS, NONE, check_attacks
 from experiments.robustness.config import Config
 from experiments.robustness.data import load_examples
 from experiments.robustness.networks import make_task
@@ -131,15 +131,11 @@ def selection_jobs(config: Config) -> list[Job]:
     )
     first = of_runs[config.first_run]
     byzantine = attackers_of(config, np.asarray(first.cluster))
+    check_attacks(config.study, config.attacks or (), BY_AGENTS)
     jobs = []
     for attack in config.attacks or ATTACKS:
         made = None
         if attack != NONE:
-            if attack not in BY_AGENTS:
-                raise InputError(
-                    "Need attacks by agents in the study selection, "
-                    f"{', '.join(ATTACKS)}, got {attack}."
-                )
             made = BY_AGENTS[attack](byzantine, examples.num_classes)
         subject = Subject(
             config,

@@ -6,21 +6,36 @@ from experiments.analysis import figures
 from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job, Measurement
-from experiments.robustness import averaging, pictures, scores, selection, training
+from experiments.robustness import (
+    averaging,
+    partial,
+    pictures,
+    scores,
+    selection,
+    separated,
+    training,
+)
 from experiments.robustness.config import Config
 from p2pjax.types import InputError
 
 _TRAINED = {
     "two_worlds": training.two_worlds_jobs,
     "dumbbell": training.dumbbell_jobs,
+    "separated": separated.separated_jobs,
+    "partial": partial.partial_jobs,
     "selection": selection.selection_jobs,
     "compression": training.compression_jobs,
+}
+
+_ACCURACIES = {
+    "accuracy": "accuracy, mean of honest agents",
+    "worst_accuracy": "accuracy of the worst",
 }
 
 
 def make_jobs(config: Config) -> list[Job] | list[Measurement]:
     """All runs of the study."""
-    if config.size % 2:
+    if config.size % 2 and config.study not in ("separated", "partial"):
         raise InputError(
             f"Need an even number of agents, half of them in each clique, got "
             f"--num_agents={config.size}."
@@ -41,12 +56,17 @@ def report(config: Config, folder: Path) -> None:
         _print_errors(folder)
         return
     if config.study == "two_worlds":
-        shown = {
-            "accuracy": "accuracy, mean of honest agents",
-            "worst_accuracy": "accuracy of the worst",
-            "disagreement": "disagreement",
-        }
+        shown = _ACCURACIES | {"disagreement": "disagreement"}
         pictures.by_attackers(folder, shown, "accuracy_by_attackers")
+    elif config.study == "separated":
+        pictures.by_rule(folder, _ACCURACIES)
+        separated.print_table(config, folder)
+        return
+    elif config.study == "partial":
+        shown = _ACCURACIES | {"attack_success": "attack success"}
+        pictures.by_level(folder, shown)
+        partial.print_table(folder)
+        return
     elif config.study == "compression":
         pictures.by_bytes(folder)
     elif config.study == "selection":

@@ -11,11 +11,14 @@ from experiments.engine.jobs import Job, Program, jobs_of_runs, of_all_runs
 from experiments.robustness import scores
 from experiments.robustness.adversaries import (
     ATTACKED,
+    BESIDE,
+    BY_AGENTS,
     NONE,
     ON_A_DUMBBELL,
     RULES,
     UNDER_ATTACK,
     Threat,
+    check_attacks,
     longest_step,
     threat,
 )
@@ -35,6 +38,8 @@ from p2pjax.algorithms._choco_sgd import choco_sgd
 from p2pjax.algorithms._dpsgd import dpsgd
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.datasets.stacking import Examples
+from p2pjax.engines import stepwise
+from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.stepwise import GossipInputs
 from p2pjax.exchange import attacks
 from p2pjax.exchange.robust import Rule
@@ -43,32 +48,35 @@ from p2pjax.graphs.clusters import dumbbell, two_worlds
 from p2pjax.graphs.mixing_matrices import metropolis_hastings
 from p2pjax.host_memory import check_room
 from p2pjax.tasks.task import Task
+from p2pjax.training.local_training import local_training
 from p2pjax.training.local_updates import steps
+from p2pjax.training.samplers import Sampler
 from p2pjax.types import Algorithm, Evaluate, FederatedData
 
 
 def two_worlds_jobs(config: Config) -> list[Job]:
     """Rules under attacks of more and more attackers; gossip and agents alone."""
     check_sizes(config)
+    check_attacks(config.study, config.attacks or (), (*BESIDE, *BY_AGENTS))
     examples = load_examples(config)
     task, deal = make_task(config, examples), dirichlet(config)
     graph = two_worlds(config.size, config.links)
     honest_data = _data_of_runs(config, examples, deal)
-    alone = Program(_local_only(config, task), _judged(config, task))
+    local = Program(alone(config, task), judged(config, task))
     reference = {"attack": NONE, "f": 0}
-    jobs = jobs_of_runs(config, "local_only", reference, alone, honest_data)
+    jobs = jobs_of_runs(config, "local_only", reference, local, honest_data)
     free = threat(graph, NONE, 0, examples.num_classes)
-    plain = Program(_gossip(config, task, free, None), _judged(config, task))
+    plain = Program(gossip(config, task, free, None), judged(config, task))
     jobs += jobs_of_runs(config, "dpsgd", reference, plain, honest_data)
     for name in config.rules or UNDER_ATTACK:
         for attack in config.attacks or ATTACKED:
-            for f in config.num_byzantine:
+            for f in config.attackers:
                 found = threat(graph, attack, f, examples.num_classes)
                 rule = RULES[name](f, longest_step(found))
                 if rule is None and not _is_given(found):
                     continue
-                method = _gossip(config, task, found, rule)
-                judge = _judged(config, task, found)
+                method = gossip(config, task, found, rule)
+                judge = judged(config, task, found)
 
                 def data(run: int, size: int = found.num_agents) -> FederatedData:
                     return with_attackers(honest_data(run), size)
@@ -79,7 +87,7 @@ def two_worlds_jobs(config: Config) -> list[Job]:
                     {"attack": attack, "f": f},
                     Program(method, judge),
                     data,
-                    facts=_facts(found),
+                    facts=facts_of(found),
                 )
     return jobs
 
@@ -88,22 +96,22 @@ def dumbbell_jobs(config: Config) -> list[Job]:
     """Rules where no agent attacks, and cliques have the same or different classes."""
     examples = load_examples(config)
     task = make_task(config, examples)
-    judge = scores.with_means(_judged(config, task), task, config.size)
-    alone = Program(_local_only(config, task), judge)
+    judge = scores.with_means(judged(config, task), task, config.size)
+    local = Program(alone(config, task), judge)
     programs: dict[tuple[str, int], Program] = {}
     jobs = []
     for split in config.splits:
         deal = in_cliques(config, examples.num_classes, split)
         data = _data_of_runs(config, examples, deal)
         setting = {"split": split, "extra_edges": config.extra_edges[0]}
-        jobs += jobs_of_runs(config, "local_only", setting, alone, data)
+        jobs += jobs_of_runs(config, "local_only", setting, local, data)
         for extra in config.extra_edges:
             graph = dumbbell(config.size, extra, seed=config.seed)
             found = Threat(graph, None, config.size)
             for name in config.rules or ON_A_DUMBBELL:
                 if (name, extra) not in programs:
                     rule = RULES[name](1, 1.0)
-                    method = _gossip(config, task, found, rule)
+                    method = gossip(config, task, found, rule)
                     programs[name, extra] = Program(method, judge)
                 setting = {"split": split, "extra_edges": extra}
                 program = programs[name, extra]
@@ -116,12 +124,12 @@ def compression_jobs(config: Config) -> list[Job]:
     examples = load_examples(config)
     task, deal = make_task(config, examples), dirichlet(config)
     data = _data_of_runs(config, examples, deal)
-    judge = _judged(config, task, validates=True)
+    judge = judged(config, task, validates=True)
     jobs = []
-    for graph in config.graphs:
+    for graph in config.chosen_graphs:
         setting = {"graph": graph}
-        alone = Program(_local_only(config, task), judge)
-        jobs += jobs_of_runs(config, "local_only", setting, alone, data)
+        local = Program(alone(config, task), judge)
+        jobs += jobs_of_runs(config, "local_only", setting, local, data)
         for name in config.formats:
             is_choco = FORMATS[name].is_choco
             for step in config.consensus_steps if is_choco else (None,):
@@ -168,20 +176,48 @@ def _compressed(
     return _by_mini_batches(method)
 
 
-def _gossip(config: Config, task: Task, found: Threat, rule: Rule | None) -> Algorithm:
-    method = dpsgd(
+def gossip(
+    config: Config,
+    task: Task,
+    found: Threat,
+    rule: Rule | None,
+    sampler: Sampler | None = None,
+) -> Algorithm:
+    """D-PSGD under attack.
+
+    Args:
+      config: of the experiment.
+      task: what agents learn.
+      found: the graph and who attacks.
+      rule: of the receivers; None for the mean.
+      sampler: of mini-batches; None for passes over all examples, whose order takes
+        longer to draw than a step of the smallest networks.
+    """
+    num_attached = 0 if found.attack is None else found.attack.num_attached
+    train_fn = None
+    if sampler is not None:
+        train_fn = lambda learner, usual, *more: local_training(learner, sampler, *more)
+    method = stepwise.gossip(
         task,
         make_optimizer(config),
+        neighbor_averaging(metropolis_hastings, num_attached=num_attached),
         found.graph,
-        mixing_weights=metropolis_hastings,
         attack=found.attack,
         aggregate=rule,
+        train_fn=train_fn,
+        name="D-PSGD",
         **_options(config, task),
     )
     return _by_mini_batches(method)
 
 
-def _local_only(config: Config, task: Task) -> Algorithm:
+def alone(config: Config, task: Task) -> Algorithm:
+    """Agents that send nothing.
+
+    Args:
+      config: of the experiment.
+      task: what agents learn.
+    """
     optimizer, options = make_optimizer(config), _options(config, task)
     return local_only(task, optimizer, local_updates=steps(1), **options)
 
@@ -190,12 +226,26 @@ def _options(config: Config, task: Task) -> dict[str, Any]:
     return {"batch_size": config.batch_size, "agent_loop": agent_loop(config, task)}
 
 
-def _judged(
-    config: Config, task: Task, found: Threat | None = None, validates: bool = False
+def judged(
+    config: Config,
+    task: Task,
+    found: Threat | None = None,
+    *,
+    num_honest: int | None = None,
+    validates: bool = False,
 ) -> Evaluate:
+    """How models are judged.
+
+    Args:
+      config: of the experiment.
+      task: what agents learn.
+      found: whose attackers are not judged; None for none.
+      num_honest: agents, which come first; all of the config if None.
+      validates: see `scores.of_agents`.
+    """
     attack = None if found is None else found.attack
-    loop = agent_loop(config, task)
-    return scores.of_agents(task, config.size, loop, attack, validates=validates)
+    size, loop = num_honest or config.size, agent_loop(config, task)
+    return scores.of_agents(task, size, loop, attack, validates=validates)
 
 
 def _by_mini_batches(method: Algorithm) -> Algorithm:
@@ -224,8 +274,12 @@ def _is_given(found: Threat) -> bool:
     return attack is None or attack.hostile is None or attack.scale is not None
 
 
-def _facts(found: Threat) -> dict[str, float]:
-    """What is known of attackers and of the honest agents' graph."""
+def facts_of(found: Threat) -> dict[str, float]:
+    """What is known of attackers and of the honest agents' graph.
+
+    Args:
+      found: the graph and who attacks.
+    """
     if found.attack is None:
         return {}
     known = attacks.report(found.graph, found.attack)
