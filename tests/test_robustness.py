@@ -290,7 +290,7 @@ def test_plain_gossip_has_no_line_search(parse):
         (("--rules=trust",), "need mean, cs_plus"),
         (
             (*("--study=selection", "--num_agents=40", "--attacks=alie"),),
-            "Need attacks by agents",
+            "Need attacks among none, label_flip",
         ),
         (("--study=selection",), "Need more attackers and more honest agents"),
     ],

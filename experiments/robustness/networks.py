@@ -11,7 +11,6 @@ from experiments.engine.config import rate
 from experiments.robustness.config import Config
 from p2pjax.datasets.stacking import Examples
 from p2pjax.nn.cnn import CNN
-from p2pjax.nn.kernels.dense import Dense
 from p2pjax.nn.mlp import MLP
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
@@ -45,7 +44,7 @@ class SoftmaxRegression(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Logits `[B, num_classes]` of pixels `[B, ...]` from 0 to 1."""
         drawn = nn.initializers.normal(self.init_std)
-        dense = Dense(self.num_classes, kernel_init=drawn, bias_init=drawn)
+        dense = nn.Dense(self.num_classes, kernel_init=drawn, bias_init=drawn)
         return dense(2 * x.reshape(x.shape[0], -1) - 1)
 
 
