@@ -82,7 +82,7 @@ def test_separated_study(run, capsys):
         "erdos_renyi, iid, 1 attackers: accuracy of honest agents in percent\n" in said
     )
     assert "Wu et al." not in said
-    shown = ("isolation", "ios", "local only", "accuracy of the worst")
+    shown = ("isolation", "ios", "local only", "accuracy of the worst", "no attack")
     assert_drawn(folder, "accuracy_by_rule", *shown)
 
 

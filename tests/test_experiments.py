@@ -379,6 +379,10 @@ def test_flagfiles_run(run, flagfile):
         args += ("--methods=sparse,dac",)
     if "robustness.two_worlds" in named(flagfile):  # test_robustness runs the others
         args += ("--rules=gts", "--attacks=alie,label_flip")
+    if "robustness.separated" in named(flagfile):  # as does test_attacked_agents
+        args += ("--rules=ios", "--attacks=alie")
+    if "robustness.partial" in named(flagfile):
+        args += ("--rules=cs_plus", "--attacks=backdoor", "--levels=0,50")
     if experiment == "mnist" and "network" not in flagfile.read_text():
         args += ("--network=64=20=10=10",)
     folder = run(*args, "--num_rounds=2", "--eval_every=1", experiment=experiment)

@@ -64,6 +64,14 @@ SETTINGS = {
     "robustness dumbbell": (
         *("--num_agents=4", "--study=dumbbell", "--test_size=20", "--rules=mean"),
     ),
+    "robustness separated": (
+        *("--num_agents=6", "--num_byzantine=1", "--study=separated"),
+        *("--graphs=two_castles", "--test_size=20", "--rules=ios", "--attacks=alie"),
+    ),
+    "robustness partial": (
+        *("--num_agents=10", "--study=partial", "--rules=mean", "--attacks=alie"),
+        *("--levels=50",),
+    ),
     "robustness selection": (
         *("--num_agents=16", "--study=selection", "--byzantine_share=0.25"),
         *("--degree=1", "--methods=pens", "--attacks=backdoor"),
@@ -101,6 +109,8 @@ REFUSED = {
     "robustness": "num_agents num_byzantine links train_size test_size hidden",
     "robustness averaging": "num_agents num_byzantine links dimension",
     "robustness dumbbell": "num_agents extra_edges train_size test_size hidden",
+    "robustness separated": "num_agents num_byzantine train_size test_size",
+    "robustness partial": "num_agents levels train_size hidden degree",
     "robustness selection": "num_agents degree hidden",
     "robustness compression": "num_agents train_size test_size hidden degree",
     "virtual": "num_agents size network batch_size num_samples num_test_samples",

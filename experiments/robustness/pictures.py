@@ -79,10 +79,10 @@ def _by_setting(
                     axes.set_ylim(bottom=min(seen) / 3)
             axes.set_ylabel(label if column == 0 else "")
             axes.grid(alpha=0.3)
-        title = "no attack" if attack == NONE else attack.replace("_", " ")
-        grid[0, column].set_title(title)
+        grid[0, column].set_title(_attack(attack))
         lowest = [axes for axes in grid[:, column] if axes.axison][-1]
         lowest.set_xlabel(x_label)
+        lowest.tick_params(labelbottom=True)
     figures.save_with_legend(figure, grid[0, -1], folder, name)
 
 
@@ -96,7 +96,7 @@ def by_rule(folder: Path, metrics: dict[str, str]) -> None:
     rows = last_rows(reading.rows(folder, tuple(metrics)))
     rules = list(dict.fromkeys(row["scheme"] for row in rows))
     attacks = list(dict.fromkeys(row["setting"]["attack"] for row in rows))
-    panels = grouped(rows, lambda row: _said(row["setting"], without="attack"))
+    panels = grouped(rows, lambda row: _case(row["setting"]))
     size = (
         0.75 * len(attacks) * len(panels) + 2.5,
         (0.32 * len(rules) + 1.1) * len(metrics) + 0.6,
@@ -124,7 +124,7 @@ def by_rule(folder: Path, metrics: dict[str, str]) -> None:
                     )
             axes.set_title(f"{label}\n{title}" if axes is grid[0, column] else label)
         grid[-1, column].set_xticks(
-            range(len(attacks)), [_plain(name) for name in attacks], rotation=30
+            range(len(attacks)), [_attack(name) for name in attacks], rotation=30
         )
     grid[0, 0].set_yticks(range(len(rules)), [_plain(name) for name in rules])
     figures.save_plain(figure, folder, "accuracy_by_rule")
@@ -145,6 +145,16 @@ def _cells(
 
 def _plain(name: str) -> str:
     return name.replace("_", " ")
+
+
+def _attack(name: str) -> str:
+    return "no attack" if name == NONE else _plain(name)
+
+
+def _case(setting: dict) -> str:
+    """Graph, attackers and data of the study separated."""
+    split = "classes apart" if setting["split"] == "split" else setting["split"]
+    return f"{_plain(setting['graph'])}, {setting['f']} attackers, {split}"
 
 
 def by_bytes(folder: Path) -> None:
@@ -217,10 +227,8 @@ def by_group(folder: Path, metrics: tuple[str, ...]) -> None:
     figures.save_with_legend(figure, grid[-1], folder, "accuracy_by_group")
 
 
-def _said(setting: dict, without: str | None = None) -> str:
-    return ", ".join(
-        _plain(f"{name} {v}") for name, v in setting.items() if name != without
-    )
+def _said(setting: dict) -> str:
+    return ", ".join(_plain(f"{name} {v}") for name, v in setting.items())
 
 
 def by_attack(folder: Path) -> None:
