@@ -206,7 +206,7 @@ class TestPENS:
 
     def test_second_stage_needs_more_than_chance(self):
         kept = jnp.asarray([[0, 3, 4, 5, 0, 2]] + [[0] * 6] * 5)
-        often = is_kept_often(kept, num_peers=2, second_stage=9)
+        often = is_kept_often(kept, 2, 9, num_known=6)
         assert often[0].tolist() == [False, False, True, True, False, False]
         view = known_losses(np.ones((6, 6)), tables.all_others(6))
         selection = pens(num_peers=3, num_candidates=4, second_stage=9)
@@ -808,7 +808,7 @@ class TestViewSize:
 
         @jit
         def advance(key, known):
-            known = exchange_views(key, known, stay, tables.members(permitted))
+            known = exchange_views(key, known, stay, permitted)
             return known, tables.members(known)
 
         seen = np.zeros((num_agents, num_agents))
@@ -831,7 +831,7 @@ class TestViewSize:
         is_permitted = tables.members(permitted)
         advance = jit(
             lambda key, known: exchange_views(
-                key, known, tables.empty(10, 1), is_permitted
+                key, known, tables.empty(10, 1), permitted
             )
         )
         known = permitted

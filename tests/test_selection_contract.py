@@ -65,6 +65,7 @@ METHODS = {
     "panm_capped": limit_requests(panm(**STAGES), 2),
     "pens_with_views": partial_view(PENS, 2),
     "dac_capped_with_views": limit_requests(partial_view(dac(num_peers=2), 3), 2),
+    "dac_with_views_that_forget": partial_view(dac(num_peers=2), 2, forgets=True),
     "sparse_capped": limit_requests(sparse(), 1),
     "pens_capped": limit_requests(PENS, 2),
     "l2c_capped_with_views": limit_requests(
@@ -75,7 +76,7 @@ METHODS = {
 # Whose programs take longest to compile, and others that share their parts.
 SLOW = {"dac_probe", "panm_probe", "panm_capped", "pens_with_views", "l2c"}
 SLOW |= {"pens_capped", "dac_capped_with_views", "l2c_capped_with_views"}
-SLOW |= {"panm_grad", "sparse_capped"}
+SLOW |= {"panm_grad", "sparse_capped", "dac_with_views_that_forget"}
 CAPS = {
     "panm_capped": 2,
     "dac_capped_with_views": 2,

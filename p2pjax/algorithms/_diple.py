@@ -19,15 +19,22 @@ from p2pjax.engines.assembly import assemble
 from p2pjax.engines.pulling import fetch_info
 from p2pjax.exchange import shared
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel, lost_to_self
+from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.pipeline import make_exchange, send
 from p2pjax.exchange.shared import Local, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Topology
-from p2pjax.selection import tables
+from p2pjax.selection import pair_values, tables
 from p2pjax.selection.base import Selection
 from p2pjax.selection.diple import line_search
-from p2pjax.selection.peer_view import graph_of_rounds, initial_graph, make_peer_view
+from p2pjax.selection.pair_values import PairValues
+from p2pjax.selection.peer_view import (
+    arrivals,
+    graph_of_rounds,
+    initial_graph,
+    make_peer_view,
+)
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO, map_agents
@@ -121,7 +128,12 @@ def diple(
     local = shared.local_paths(task, local_patterns)
     take = own_steps(learner, batch_size, agent_loop)
     view_fn = make_peer_view(
-        task, equal_weights=False, probe=None, local=local, agent_loop=agent_loop
+        task,
+        equal_weights=False,
+        probe=None,
+        local=local,
+        agent_loop=agent_loop,
+        is_fixed=graph is not None and rewire_every is None,
     )
     extra_steps = 2 * num_iterations
 
@@ -159,12 +171,12 @@ def diple(
         exchange = make_exchange(sharing_plan(variables, local), channel)
         messages = send(exchange, key, t, shared.shared_leaves(variables))
         view = view_fn(permitted, variables, state.variables.params, data, messages)
-        ones = jnp.ones((len(sizes), len(sizes)), bool)
-        arrivals: Array | None = None  # [N, N] how often what is asked for arrives
+        times: PairValues | None = None  # how often what is asked for arrives
         if channel.loss_probability:
-            arrived = exchange.arrive(jax.random.fold_in(key, 1), t, ones)
+            key_arrive = jax.random.fold_in(key, 1)
+            arrived = arrivals(view, lambda sent: exchange.arrive(key_arrive, t, sent))
             view = view._replace(arrived=arrived)
-            arrivals = arrived.astype(jnp.int32)
+            times = _counted(arrived)
         peers, fetched, selection_state = choose.select(
             key_select, t, state.selection_state, view
         )
@@ -188,15 +200,16 @@ def diple(
 
         def iterate(number: Array, carry: PyTree) -> PyTree:
             keys = jax.random.split(jax.random.fold_in(key_steps, number))
-            (variables, opt_state), best, arrivals = carry
+            (variables, opt_state), best, times = carry
             variables, opt_state = one_step(keys[0], 2 * number, (variables, opt_state))
             own, heard = shared.shared_leaves(variables), peers
             messages = send(exchange, keys[0], t, own)
-            if arrivals is not None:
-                arrived = exchange.arrive(jax.random.fold_in(keys[0], 1), t, ones)
-                arrivals += arrived.astype(jnp.int32)
-                ids = jnp.asarray(peers.ids)
-                heard = lost_to_self(peers, jnp.take_along_axis(arrived, ids, 1))
+            if times is not None:
+                key_arrive = jax.random.fold_in(keys[0], 1)
+                now = arrivals(view, lambda sent: exchange.arrive(key_arrive, t, sent))
+                times = _counted(now, times)
+                asked = Topology(peers.ids, is_peer(peers))
+                heard = lost_to_self(peers, pair_values.recalled(now, asked))
             mixed = exchange.combine(messages, own, lambda owner: heard, None)
             variables = shared.with_shared_leaves(variables, mixed)
             best = _better(best, _Best(variables, own_loss(variables)))
@@ -204,15 +217,15 @@ def diple(
                 keys[1], 2 * number + 1, (variables, opt_state)
             )
             best = _better(best, _Best(variables, own_loss(variables)))
-            return (variables, opt_state), best, arrivals
+            return (variables, opt_state), best, times
 
         none_yet = _Best(variables, jnp.full(len(sizes), jnp.inf))
-        (_, opt_state), best, arrivals = jax.lax.fori_loop(
-            0, num_iterations, iterate, ((variables, opt_state), none_yet, arrivals)
+        (_, opt_state), best, times = jax.lax.fori_loop(
+            0, num_iterations, iterate, ((variables, opt_state), none_yet, times)
         )
         state = DiPLeState(best.variables, opt_state, selection_state)
         info = fetch_info(
-            loss, peers, fetched, view.model_size, 1 + num_iterations, arrivals
+            loss, peers, fetched, view.model_size, 1 + num_iterations, times
         )
         stop = start + epoch + extra_steps
         return state, info._replace(
@@ -234,6 +247,14 @@ def diple(
         "a step, an average and a step",
         agent_loop=agent_loop,
     )
+
+
+def _counted(arrived: PairValues, before: PairValues | None = None) -> PairValues:
+    """How often messages have arrived, with those of this time."""
+    count = pair_values.values(arrived).astype(jnp.int32)
+    if before is not None:
+        count = pair_values.values(before) + count
+    return pair_values.with_values(arrived, count)
 
 
 def _better(old: _Best, new: _Best) -> _Best:

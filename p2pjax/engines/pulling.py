@@ -41,10 +41,13 @@ from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
-from p2pjax.selection import tables
+from p2pjax.graphs.topology import Topology
+from p2pjax.selection import pair_values, tables
 from p2pjax.selection.base import Fetched, Selection
+from p2pjax.selection.pair_values import PairValues
 from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.selection.peer_view import (
+    arrivals,
     graph_of_rounds,
     initial_graph,
     make_peer_view,
@@ -111,7 +114,9 @@ def pull(
       optimizer: of optax, or a `Learner`.
       selection: how peers are chosen.
       graph: whom an agent may choose: one graph, a sequence that is used in turn, or a
-        function that draws graphs of one width; None permits all others.
+        function that draws graphs of one width; None permits all others. What agents
+        remember of each other is `[N, V]` where V neighbours stay the same, else
+        `[N, N]`.
       batch_size: B.
       local_updates: in a round, `epochs(e)` or `steps(k)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
@@ -150,6 +155,7 @@ def pull(
         probe=probe,
         local=local,
         agent_loop=agent_loop,
+        is_fixed=graph is not None and rewire_every is None,
     )
 
     def exchange_of(variables: Variables) -> Exchange:
@@ -244,15 +250,17 @@ def pull(
         view = view_fn(permitted, variables, averaged.params, data, messages)
         if channel.loss_probability:
             key_arrive = jax.random.fold_in(key, 1)
-            arrived = exchange.arrive(key_arrive, t, jnp.ones((size, size), bool))
-            view = view._replace(arrived=arrived)
+            view = view._replace(
+                arrived=arrivals(
+                    view, lambda sent: exchange.arrive(key_arrive, t, sent)
+                )
+            )
         peers, fetched, selection_state = selection.select(
             key_select, t, state.selection_state, view
         )
         if view.arrived is not None:
-            peers = lost_to_self(
-                peers, jnp.take_along_axis(view.arrived, jnp.asarray(peers.ids), 1)
-            )
+            asked = Topology(peers.ids, is_peer(peers))
+            peers = lost_to_self(peers, pair_values.recalled(view.arrived, asked))
         before = averaged.params if selection.merges_updates else ()
         state = PullState(
             variables,
@@ -318,7 +326,7 @@ def fetch_info(
     fetched: Fetched,
     model_size: int,
     times: int = 1,
-    arrived: Array | None = None,
+    arrived: PairValues | None = None,
 ) -> Info:
     """What is reported of a round in which everything was fetched so many times.
 
@@ -328,7 +336,7 @@ def fetch_info(
       fetched: whose models were looked at.
       model_size: parameters of a model.
       times: how often they were fetched.
-      arrived: `[N, N]` how many times it arrived, of each agent; None: each time.
+      arrived: how many times it arrived, of each agent; None: each time.
     """
     used = fetched.mask.astype(jnp.float32) * times
     numbers = fetched.payload * times * model_size
@@ -336,7 +344,7 @@ def fetch_info(
     is_merged = is_peer(peers) & (peers.weight > 0)
     received = used
     if arrived is not None:
-        found = jnp.take_along_axis(arrived, jnp.asarray(fetched.ids), 1)
+        found = pair_values.recalled(arrived, Topology(fetched.ids, fetched.mask))
         received = jnp.where(fetched.mask, found.astype(jnp.float32), 0)
     return Info(
         train_loss=loss,

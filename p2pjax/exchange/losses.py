@@ -35,7 +35,7 @@ def arrivals(
     number: Array | int | None = None,
     memory: PyTree = (),
 ) -> Array:
-    """Which of the messages sent `[N, K]` (bool) arrive.
+    """Which of the messages sent `[N, K]` (bool) arrive; all of them without losses.
 
     Args:
       channel: of the messages.
@@ -56,10 +56,10 @@ def arrivals(
       >>> print(f"{arrived.mean():.1f}")
       0.7
     """
+    probability = channel.loss_probability
+    if not probability:
+        return sent
     if all(stage.is_independent for stage in channel.drops):
-        probability = channel.loss_probability
-        if not probability:
-            return sent
         return sent & ~jax.random.bernoulli(key, probability, sent.shape)
     if senders is None:
         raise InputError(

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from p2pjax.exchange import mixing
 from p2pjax.graphs import mixing_matrices
 from p2pjax.graphs.topology import Topology
-from p2pjax.selection import tables
+from p2pjax.selection import pair_values, tables
+from p2pjax.selection.pair_values import PairValues
 from p2pjax.types import Array, Batch, Key, Peers, PyTree, Split, Variables
 
 # (an agent's model, a peer's model, the agent's examples) -> a number
@@ -40,8 +41,10 @@ class PeerView(NamedTuple):
     predictions: Callable[[], Array]
     model_size: int  # parameters of one model
     max_requests: int | None = None  # see `request_limits.limit_requests`
-    # [N, N] whether what agent n asks of j arrives in this round; None: all of it
-    arrived: Array | None = None
+    # whether what agent n asks of j arrives in this round; None: all of it
+    arrived: PairValues | None = None
+    # agents keep nothing of those outside `permitted`, see `pair_values.blank`
+    forgets: bool = False
 
     @property
     def num_agents(self) -> int:
@@ -52,7 +55,7 @@ class PeerView(NamedTuple):
         """Those of a table whose messages arrive in this round."""
         if self.arrived is None:
             return table
-        return tables.where(tables.lookup(self.arrived, table), table)
+        return tables.where(pair_values.recalled(self.arrived, table), table)
 
     def cross_loss(self, table: Topology, split: Split) -> Array:
         """Mean losses of peers' models on the agents' own examples, `[N, C]`.

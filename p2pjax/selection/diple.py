@@ -12,12 +12,16 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
-from p2pjax.selection import tables
+from p2pjax.selection import pair_values, tables
 from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.pair_values import PairValues
 from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.types import Array, Batch, InputError, Key, Peers, Variables
 
 SELF_WEIGHT = 0.5
+
+
+NOT_TRIED = 0.5  # share of a peer that was never looked at
 
 
 def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
@@ -33,17 +37,20 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
             f"num_peers={num_peers} and tolerance={tolerance}."
         )
 
-    def init_fn(key: Key, view: PeerView) -> Array:
-        """Share of j that agent n found last, `[N, N]`."""
+    def init_fn(key: Key, view: PeerView) -> PairValues:
+        """Share of j that agent n found last."""
         del key
-        return jnp.full((view.num_agents, view.num_agents), 0.5, jnp.float32)
+        return pair_values.blank(
+            view.permitted, jnp.float32, NOT_TRIED, forgets=view.forgets
+        )
 
     def select_fn(
-        key: Key, t: Array, shares: Array, view: PeerView
-    ) -> tuple[Peers, Fetched, Array]:
+        key: Key, t: Array, shares: PairValues, view: PeerView
+    ) -> tuple[Peers, Fetched, PairValues]:
         del t
+        shares = pair_values.followed(shares, view.permitted, NOT_TRIED)
         key_draw, key_admit = jax.random.split(key)
-        is_useful = tables.lookup(shares > 0, view.permitted)
+        is_useful = pair_values.recalled(shares, view.permitted) > 0
         useful = tables.where(is_useful, view.permitted)
         wanted = tables.sample(key_draw, useful, num_peers)
         asked = apply_request_limit(key_admit, view._replace(permitted=useful), wanted)
@@ -61,7 +68,7 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
         return (
             normalised(heard, found),
             fetch_cost(asked, num_peers),
-            tables.written(shares, heard, found),
+            pair_values.noted(shares, heard, found),
         )
 
     return Selection(init_fn, select_fn)

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.graphs.topology import Topology
-from p2pjax.selection import gaussian_mixture, tables
+from p2pjax.selection import gaussian_mixture, pair_values, tables
 from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.pair_values import PairValues
 from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.selection.similarity import Similarity, negative_loss
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
@@ -25,7 +26,7 @@ class PANMState(NamedTuple):
     """Who is thought to be alike."""
 
     neighbors: Topology  # [N, num_peers]: merged last, in the first stage
-    bag: Array  # [N, N] bool
+    bag: PairValues  # bool
     memory: PyTree  # of the similarity measure
 
 
@@ -67,20 +68,22 @@ def panm(
     def init_fn(key: Key, view: PeerView) -> PANMState:
         del key
         none_yet = tables.empty(view.num_agents, num_peers)
-        return PANMState(none_yet, tables.members(none_yet), compare.init(view))
+        bag = pair_values.blank(view.permitted, bool, forgets=view.forgets)
+        return PANMState(none_yet, bag, compare.init(view))
 
     def select_fn(
         key: Key, t: Array, state: PANMState, view: PeerView
     ) -> tuple[Peers, Fetched, PANMState]:
         key_draw, key_bag, key_merge, *keys_admit = jax.random.split(key, 5)
+        state = state._replace(bag=pair_values.followed(state.bag, view.permitted))
 
         def explore(state: PANMState) -> tuple[Topology, Fetched, PANMState]:
-            is_permitted = tables.members(view.permitted)
             old = state.neighbors
-            old = tables.where(tables.lookup(is_permitted, old), old)
+            old = tables.where(tables.contains(view.permitted, old), old)
+            is_new = ~tables.contains(old, view.permitted)
             new = tables.sample(
                 key_draw,
-                inside(~tables.members(old), view),
+                tables.where(is_new, view.permitted),
                 num_candidates,
                 limit=num_candidates - old.mask.sum(1),
             )
@@ -90,40 +93,47 @@ def panm(
             scores = compare.measure(state.memory, view, candidates)
             chosen = tables.top_k(candidates, scores, num_peers)
             pulled = cost(view, candidates, chosen)
-            state = state._replace(neighbors=chosen, bag=tables.members(chosen))
-            return chosen, pulled, state
+            empty = pair_values.with_values(
+                state.bag, jnp.zeros_like(pair_values.values(state.bag))
+            )
+            bag = pair_values.noted(empty, chosen, chosen.mask)
+            return chosen, pulled, state._replace(neighbors=chosen, bag=bag)
 
         def exploit(state: PANMState) -> tuple[Topology, Fetched, PANMState]:
             examined, bag = jax.lax.cond(
                 (t + 1) % matching_every == 0, match, keep_bag, state
             )
-            known = view._replace(permitted=inside(bag, view))
+            is_alike = pair_values.recalled(bag, view.permitted)
+            known = view._replace(permitted=tables.where(is_alike, view.permitted))
             wanted = tables.sample(key_merge, known.permitted, num_peers)
             chosen = apply_request_limit(keys_admit[1], known, wanted, examined)
-            is_counted = tables.lookup(tables.members(examined), chosen) | counts_all
+            is_counted = tables.contains(examined, chosen) | counts_all
             pulled = cost(view, examined, tables.where(is_counted, chosen))
             return chosen, pulled, state._replace(bag=bag)
 
-        def keep_bag(state: PANMState) -> tuple[Topology, Array]:
+        def keep_bag(state: PANMState) -> tuple[Topology, PairValues]:
             return tables.empty(view.num_agents, 2 * num_candidates), state.bag
 
-        def match(state: PANMState) -> tuple[Topology, Array]:
-            others = tables.sample(key_draw, inside(~state.bag, view), num_candidates)
-            some = tables.sample(key_bag, inside(state.bag, view), num_candidates)
+        def match(state: PANMState) -> tuple[Topology, PairValues]:
+            is_alike = pair_values.recalled(state.bag, view.permitted)
+            alike, unlike = (
+                tables.where(group, view.permitted) for group in (is_alike, ~is_alike)
+            )
+            others = tables.sample(key_draw, unlike, num_candidates)
+            some = tables.sample(key_bag, alike, num_candidates)
             examined = apply_request_limit(
                 keys_admit[0], view, tables.joined(others, some)
             )
             scores = compare.measure(state.memory, view, examined)
-            is_in_bag = tables.lookup(state.bag, examined)
+            is_in_bag = pair_values.recalled(state.bag, examined)
             is_alike = matched(scores, is_in_bag, examined.mask)
-            bag = tables.written(state.bag, examined, is_alike)
-            return examined, bag
+            return examined, pair_values.noted(state.bag, examined, is_alike)
 
         def cost(view: PeerView, examined: Topology, merged: Topology) -> Fetched:
             """No agent is fetched from twice in a round."""
-            is_new = ~tables.lookup(tables.members(examined), merged)
+            is_new = ~tables.contains(examined, merged)
             both = tables.joined(examined, tables.where(is_new, merged))
-            is_merged = tables.lookup(tables.members(merged), both)
+            is_merged = tables.contains(merged, both)
             is_examined = jnp.arange(both.mask.shape[1]) < examined.mask.shape[1]
             models = jnp.where(is_examined[None], compare.payload(view), 0)
             has_model = is_examined[None] & compare.sends_model
@@ -161,8 +171,3 @@ def matched(scores: Array, is_in_bag: Array, mask: Array) -> Array:
     alike = jnp.where(jnp.expand_dims(is_one_best, 1), ones, zeros)
     has_both = jnp.any(usable & is_in_bag, 1) & jnp.any(usable & ~is_in_bag, 1)
     return jnp.where(has_both[:, None], alike, is_in_bag & mask)
-
-
-def inside(members: Array, view: PeerView) -> Topology:
-    """Permitted peers that are members `[N, N]`."""
-    return tables.where(tables.lookup(members, view.permitted), view.permitted)

@@ -25,7 +25,9 @@ class PartialViewState(NamedTuple):
     inner: PyTree
 
 
-def partial_view(selection: Selection, size: int) -> Selection:
+def partial_view(
+    selection: Selection, size: int, *, forgets: bool = False
+) -> Selection:
     """The same selection where each agent knows `size` agents at a time.
 
     Whom an agent may fetch from is restricted to those; what the selection remembers of
@@ -36,6 +38,9 @@ def partial_view(selection: Selection, size: int) -> Selection:
     Args:
       selection: a way of choosing peers.
       size: agents in a view, 2 or more.
+      forgets: whether nothing is remembered of agents that have left the view, so that
+        many agents need no table of all pairs, see `pair_values.blank`. Give the method
+        a graph too, such as `graphs.random_views`: without one it lists all others.
 
     Example:
       >>> from p2pjax.selection.pens import pens
@@ -49,28 +54,29 @@ def partial_view(selection: Selection, size: int) -> Selection:
     def init_fn(key: Key, view: PeerView) -> PartialViewState:
         key_view, key_inner = jax.random.split(key)
         known = tables.sample(key_view, view.permitted, size)
-        inner = selection.init(key_inner, view._replace(permitted=known))
+        inner = selection.init(
+            key_inner, view._replace(permitted=known, forgets=forgets)
+        )
         return PartialViewState(known, inner)
 
     def select_fn(
         key: Key, t: Array, state: PartialViewState, view: PeerView
     ) -> tuple[Peers, Fetched, PartialViewState]:
         key_select, key_gossip = jax.random.split(key)
-        is_permitted = tables.members(view.permitted)
-        known = tables.where(tables.lookup(is_permitted, state.known), state.known)
+        known = _permitted(state.known, view.permitted)
         peers, pulled, inner = selection.select(
-            key_select, t, state.inner, view._replace(permitted=known)
+            key_select, t, state.inner, view._replace(permitted=known, forgets=forgets)
         )
         is_other = peers.ids != tables.self_only(view.num_agents).neighbor
         merged = tables.where(is_other, Topology(peers.ids, peers.weight > 0))
-        known = exchange_views(key_gossip, known, merged, is_permitted)
+        known = exchange_views(key_gossip, known, merged, view.permitted)
         return peers, pulled, PartialViewState(known, inner)
 
     return selection._replace(init=init_fn, select=select_fn)
 
 
 def exchange_views(
-    key: Key, known: Topology, stay: Topology, is_permitted: Array
+    key: Key, known: Topology, stay: Topology, permitted: Topology
 ) -> Topology:
     """The views after one exchange.
 
@@ -78,7 +84,7 @@ def exchange_views(
       key: of everything random.
       known: views `[N, V]`.
       stay: agents that stay in the view, `[N, K]`.
-      is_permitted: `[N, N]` whom an agent may know.
+      permitted: `[N, D]` whom an agent may know.
     """
     key_partner, key_turn, key_half, key_keep = jax.random.split(key, 4)
     num_agents, size = known.mask.shape
@@ -90,7 +96,7 @@ def exchange_views(
     asking = _from(message, _one_asker(key_turn, partner))
     heard = tables.joined(answer, asking)
     every = tables.joined(stay, heard, known)
-    every = tables.where(tables.lookup(is_permitted, every) & _is_first(every), every)
+    every = _permitted(tables.where(_is_first(every), every), permitted)
     # Who stays comes first, then what was heard, then the rest of the old view.
     class_of_slot = jnp.repeat(
         jnp.asarray([2.0, 1.0, 0.0]),
@@ -118,13 +124,18 @@ def _from(message: Topology, sender: Topology) -> Topology:
     return tables.where(sender.mask, Topology(neighbor, mask))
 
 
+def _permitted(table: Topology, permitted: Topology) -> Topology:
+    """Those of a table whom an agent may know."""
+    return tables.where(tables.contains(permitted, table), table)
+
+
 def _is_first(table: Topology) -> Array:
     """`[N, C]`: slots whose agent is in no earlier slot."""
-    num_agents, num_slots = table.mask.shape
-    slots = jnp.broadcast_to(jnp.arange(num_slots, dtype=jnp.int32), table.mask.shape)
-    column = jnp.where(table.mask, table.neighbor, num_agents)
-    never = jnp.full((num_agents, num_agents), num_slots, jnp.int32)
-    first = never.at[tables.self_only(num_agents).neighbor, column].min(
-        slots, mode="drop"
+    ids = jnp.where(table.mask, table.neighbor, tables.NO_AGENT)
+    order = jnp.argsort(ids, axis=1)  # stable
+    ordered = jnp.take_along_axis(ids, order, 1)
+    is_new = jnp.pad(
+        ordered[:, 1:] != ordered[:, :-1], ((0, 0), (1, 0)), constant_values=True
     )
-    return tables.lookup(first, table) == slots
+    back = jnp.argsort(order, axis=1)
+    return jnp.take_along_axis(is_new, back, 1) & table.mask

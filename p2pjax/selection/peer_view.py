@@ -19,8 +19,9 @@ from p2pjax.exchange.shared import (
 )
 from p2pjax.graphs import schedule, topology
 from p2pjax.graphs.topology import Graphs, Topology
-from p2pjax.selection import peer_evaluation, tables
+from p2pjax.selection import pair_values, peer_evaluation, tables
 from p2pjax.selection.base import PairFn, PeerView, Selection
+from p2pjax.selection.pair_values import PairValues
 from p2pjax.selection.peer_evaluation import Probe
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import map_agents
@@ -49,6 +50,7 @@ def make_peer_view(
     probe: Probe | None,
     local: Sequence[str],
     agent_loop: int,
+    is_fixed: bool = False,
 ) -> ViewFn:
     """Makes views of what agents get of each other's models after training.
 
@@ -58,6 +60,8 @@ def make_peer_view(
       probe: common examples, for selections that compare predictions.
       local: regular expressions of leaves that are not sent.
       agent_loop: see `agent_loop.map_agents`.
+      is_fixed: whether agents may choose the same few in all rounds, so that nothing
+        need be remembered of others.
     """
 
     def loss_fn(variables: Variables, batch: Batch) -> Array:
@@ -130,9 +134,21 @@ def make_peer_view(
             gradient=gradient,
             predictions=predictions,
             model_size=message_size(plan),
+            forgets=is_fixed and permitted.mask.shape[1] < len(sizes) - 1,
         )
 
     return view_fn
+
+
+def arrivals(view: PeerView, arrive: Callable[[Array], Array]) -> PairValues:
+    """Whether what an agent asks of another arrives, for `PeerView.arrived`.
+
+    Args:
+      view: of the agents.
+      arrive: which of the messages that are sent arrive, bools of any shape.
+    """
+    pairs = pair_values.blank(view.permitted, bool, 1, forgets=view.forgets)
+    return pair_values.with_values(pairs, arrive(pair_values.values(pairs)))
 
 
 def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:

@@ -64,9 +64,8 @@ def apply_request_limit(
     num_agents, num_slots = wanted.mask.shape
     held = tables.empty(num_agents, 0) if before is None else before
     free = view.max_requests - _loads(held)  # [N]
-    is_known = tables.members(held)
     # Who is fetched from already has the place already.
-    is_repeated = wanted.mask & tables.lookup(is_known, wanted)
+    is_repeated = wanted.mask & tables.contains(held, wanted)
 
     def proceed(carry: PyTree) -> Array:
         return carry[-1].mask.any()
@@ -81,10 +80,9 @@ def apply_request_limit(
         )
         free = free - _loads(tables.where(is_in, proposed))
         is_open = wanted.mask & ~accepted.mask  # slots that were turned away
-        taken = is_known | tables.members(accepted)
+        taken = tables.contains(tables.joined(held, accepted), view.permitted)
         choice = tables.where(
-            (free[view.permitted.neighbor] > 0) & ~tables.lookup(taken, view.permitted),
-            view.permitted,
+            (free[view.permitted.neighbor] > 0) & ~taken, view.permitted
         )
         others = tables.sample(key_draw, choice, num_slots)
         # The s-th open slot proposes to the s-th agent drawn.

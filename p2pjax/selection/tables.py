@@ -7,9 +7,12 @@ by the peers' numbers, so that of equal ones the lowest comes first.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.graphs.topology import Topology
 from p2pjax.types import Array, Key
+
+NO_AGENT = np.iinfo(np.int32).max  # sorts behind all agents
 
 
 def sample(
@@ -53,7 +56,7 @@ def top_k(
     if limit is not None:
         is_found &= jnp.arange(found.shape[1])[None] < limit[:, None]
     ids = jnp.take_along_axis(jnp.asarray(table.neighbor), slots, 1)
-    return padded(_in_order(Topology(ids, is_found)), num)
+    return padded(in_order(Topology(ids, is_found)), num)
 
 
 def joined(*tables: Topology) -> Topology:
@@ -102,6 +105,37 @@ def members(table: Topology) -> Array:
     return none.at[self_only(num_agents).neighbor, table.neighbor].max(table.mask)
 
 
+def contains(among: Topology, table: Topology) -> Array:
+    """`[N, C]`: whether `among` `[N, A]` has a slot for the peer in each of `table`'s.
+
+    Where the two have as many slots as there are agents, by an array `[N, N]`, which is
+    then no larger than they are; else by search.
+    """
+    num_agents, num_slots = table.mask.shape
+    if among.mask.shape[1] + num_slots >= num_agents:
+        return lookup(members(among), table)
+    if among.mask.shape[1] == 0:
+        return jnp.zeros(table.mask.shape, bool)
+    return search(in_order(among), table)[1]
+
+
+def search(ordered: Topology, table: Topology) -> tuple[Array, Array]:
+    """The slots of `table`'s peers in a table that is `in_order`, and if there is one.
+
+    Args:
+      ordered: `[N, V]`, different peers.
+      table: `[N, C]`.
+
+    Returns:
+      Slots `[N, C]`, of any value where there is none, and whether there is, `[N, C]`.
+    """
+    ids = jnp.where(ordered.mask, ordered.neighbor, NO_AGENT)
+    wanted = jnp.asarray(table.neighbor)
+    find = jax.vmap(lambda row, peers: jnp.searchsorted(row, peers))
+    slot = jnp.minimum(find(ids, wanted), ids.shape[1] - 1)
+    return slot, jnp.take_along_axis(ids, slot, 1) == wanted
+
+
 def lookup(values: Array, table: Topology) -> Array:
     """`values[n, neighbor[n, c]]`, `[N, C]`, of values `[N, N]`."""
     return jnp.take_along_axis(values, jnp.asarray(table.neighbor), 1)
@@ -118,7 +152,7 @@ def written(values: Array, table: Topology, new: Array) -> Array:
     )
 
 
-def _in_order(table: Topology) -> Topology:
+def in_order(table: Topology) -> Topology:
     """Sorted by number, unused slots last."""
     num_agents = table.mask.shape[0]
     keys = jnp.where(table.mask, table.neighbor, num_agents)
