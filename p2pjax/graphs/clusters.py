@@ -1,4 +1,4 @@
-"""Graphs of agents in clusters: oracle, clustered, two worlds, dumbbell.
+"""Graphs of agents in clusters: oracle, clustered, two worlds, dumbbell, barbell.
 
 The first two are of Sajina (2025), "Deep Learning Personalization Methods in
 Peer-to-peer Heterogeneous Systems": directed, and each agent has as many senders as
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from p2pjax.graphs.generators import directed_regular
-from p2pjax.graphs.topology import Seed, Topology, from_edges, generator
+from p2pjax.graphs.topology import Seed, Topology, from_edges, from_graph, generator
 from p2pjax.types import Array, InputError
 
 
@@ -110,6 +110,29 @@ def dumbbell(num_agents: int, extra_edges: int = 0, *, seed: Seed = 0) -> Topolo
     chosen = generator(seed).choice(pairs, extra_edges, replace=False)
     own, other = np.divmod(np.append(bridge, chosen), size)
     return _linked_cliques(num_agents, own, size + other)
+
+
+def barbell(num_agents: int, path: int = 0) -> Topology:
+    """Two cliques and a path of agents between them: hard to agree on.
+
+    Agents are numbered from one end to the other. Without agents on the path it is a
+    `dumbbell` whose bridge is between the middle two.
+
+    Args:
+      num_agents: N; without the path an even number of 4 or more.
+      path: how many agents are between the cliques.
+
+    >>> barbell(8, path=2).mask.sum(1).tolist()
+    [2, 2, 3, 2, 2, 3, 2, 2]
+    """
+    import networkx as nx
+
+    if path < 0 or num_agents - path < 4 or (num_agents - path) % 2:
+        raise InputError(
+            "Need an even number of 4 agents or more beside a path of 0 or more for "
+            f"two cliques, got {num_agents} agents and a path of {path}."
+        )
+    return from_graph(nx.barbell_graph((num_agents - path) // 2, path))
 
 
 def _half(num_agents: int) -> int:

@@ -130,7 +130,12 @@ def erdos_renyi(
 
 
 def small_world(
-    num_agents: int, degree: int, probability: float, *, seed: Seed
+    num_agents: int,
+    degree: int,
+    probability: float,
+    *,
+    seed: Seed,
+    connected: bool = False,
 ) -> Topology:
     """A ring of the `degree` nearest neighbours with rewired edges.
 
@@ -142,6 +147,7 @@ def small_world(
       degree: neighbours of each agent before rewiring, an even number.
       probability: that an edge is rewired.
       seed: draws the rewiring.
+      connected: whether to draw again, up to a hundred times, until it is connected.
 
     >>> small_world(10, 4, 0.0, seed=0).neighbor[0].tolist()
     [1, 2, 8, 9]
@@ -154,10 +160,46 @@ def small_world(
             f"of agents), half of it on either side of the ring, got {degree}."
         )
     _check_probability("rewiring an edge", probability)
-    return from_graph(
-        nx.watts_strogatz_graph(
-            num_agents, degree, probability, seed=_networkx_seed(seed)
+    number = _networkx_seed(seed)
+    if not connected:
+        return from_graph(
+            nx.watts_strogatz_graph(num_agents, degree, probability, seed=number)
         )
+    try:
+        return from_graph(
+            nx.connected_watts_strogatz_graph(
+                num_agents, degree, probability, seed=number
+            )
+        )
+    except nx.NetworkXError as error:
+        raise InputError(
+            "Need a small world that can be connected, got none in 100 draws with "
+            f"degree {degree} and probability {probability}: raise the degree."
+        ) from error
+
+
+def scale_free(num_agents: int, links: int, *, seed: Seed) -> Topology:
+    """Agents join one by one and link to those that have many links already.
+
+    Few agents have many neighbours. Barabasi & Albert (1999), "Emergence of scaling in
+    random networks", https://doi.org/10.1126/science.286.5439.509.
+
+    Args:
+      num_agents: N.
+      links: m, of each agent that joins; N m - m^2 in all, and the graph is connected.
+      seed: draws them.
+
+    >>> int(scale_free(16, 2, seed=0).mask.sum()) // 2
+    28
+    """
+    import networkx as nx
+
+    if not 0 < links < num_agents:
+        raise InputError(
+            f"Need 1 to {num_agents - 1} links of each agent that joins, got {links}."
+        )
+    return from_graph(
+        nx.barabasi_albert_graph(num_agents, links, seed=_networkx_seed(seed))
     )
 
 
@@ -238,6 +280,39 @@ def _permutation_without(rng: np.random.Generator, used: np.ndarray) -> np.ndarr
     permutation = np.empty(num_agents, np.int64)
     permutation[row] = column[match]
     return permutation
+
+
+def random_views(num_agents: int, size: int, *, seed: Seed) -> Topology:
+    """Each agent knows `size` others, drawn at random, whoever knows it.
+
+    Directed: views for methods whose agents choose their peers, also of very many
+    agents. Nothing of shape `[N, N]` is built unless views hold half of the agents.
+
+    Args:
+      num_agents: N.
+      size: agents in a view, less than N.
+      seed: draws the views.
+
+    >>> random_views(10_000, 32, seed=0).neighbor.shape
+    (10000, 32)
+    """
+    if not 0 < size < num_agents:
+        raise InputError(
+            f"Need views of 1 to {num_agents - 1} of the {num_agents - 1} other "
+            f"agents, got {size}."
+        )
+    rng = generator(seed)
+    if 2 * size >= num_agents:
+        others = np.tile(np.arange(num_agents - 1), (num_agents, 1))
+        ids = np.sort(rng.permuted(others, axis=1)[:, :size], axis=1)
+    else:
+        ids = np.sort(rng.integers(num_agents - 1, size=(num_agents, size)), axis=1)
+        while (is_repeated := ids[:, 1:] == ids[:, :-1]).any():
+            row, place = np.nonzero(is_repeated)
+            ids[row, place + 1] = rng.integers(num_agents - 1, size=len(row))
+            ids[row] = np.sort(ids[row], axis=1)
+    ids += ids >= np.arange(num_agents)[:, None]  # nobody knows itself
+    return Topology(ids.astype(np.int32), np.ones(ids.shape, bool))
 
 
 def havel_hakimi(num_agents: int, degree: int) -> Topology:
