@@ -24,6 +24,7 @@ from p2pjax import (
     types,
 )
 from p2pjax._version import __version__
+from p2pjax.algorithms._ad_psgd import ad_psgd
 from p2pjax.algorithms._aucccr import aucccr
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._choco_sgd import choco_sgd
@@ -32,31 +33,48 @@ from p2pjax.algorithms._complete_training import complete_training
 from p2pjax.algorithms._d2 import d2
 from p2pjax.algorithms._d_cliques import d_cliques
 from p2pjax.algorithms._dac import dac
+from p2pjax.algorithms._dfca import dfca
+from p2pjax.algorithms._dfedavgm import dfedavgm
+from p2pjax.algorithms._dfedsam import dfedsam
 from p2pjax.algorithms._diple import diple
 from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._divshare import divshare
 from p2pjax.algorithms._dpsgd import dpsgd
+from p2pjax.algorithms._epidemic import epidemic
+from p2pjax.algorithms._exact_diffusion import exact_diffusion
+from p2pjax.algorithms._extra import extra
+from p2pjax.algorithms._facade import facade
 from p2pjax.algorithms._fedavg import fedavg
 from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._fedcurv_neighbors import fedcurv_neighbors
+from p2pjax.algorithms._fedopt import fedopt
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._gosgd import gosgd
+from p2pjax.algorithms._gradient_tracking import gradient_tracking
+from p2pjax.algorithms._k_gt import k_gt
 from p2pjax.algorithms._l2c import l2c
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._momentum_tracking import momentum_tracking
 from p2pjax.algorithms._multi_task import multi_task
 from p2pjax.algorithms._oracle import oracle
 from p2pjax.algorithms._p2p_bn import p2p_bn
 from p2pjax.algorithms._panm import panm
 from p2pjax.algorithms._partial_averaging import partial_averaging
 from p2pjax.algorithms._pens import pens
+from p2pjax.algorithms._qg_dsgdm import qg_dsgdm
+from p2pjax.algorithms._relay_sgd import relay_sgd
+from p2pjax.algorithms._scaffold import scaffold
 from p2pjax.algorithms._sgp import sgp
 from p2pjax.algorithms._sparse import sparse
+from p2pjax.algorithms._teleportation import teleportation
 from p2pjax.algorithms._virtual import virtual
 from p2pjax.asynchronous.events import Absence, Timing
 from p2pjax.asynchronous.task_groups import groups as task_groups
 from p2pjax.checkpoint import load_state, save_state
 from p2pjax.datasets import federate, split
 from p2pjax.engines.combining import GlobalStopping
+from p2pjax.engines.global_merge import global_merge
 from p2pjax.engines.pulling import pull
 from p2pjax.engines.repetition import repeat_rounds
 from p2pjax.engines.stepwise import gossip
@@ -71,6 +89,9 @@ from p2pjax.tasks import (
     Network,
     Task,
     classification,
+    lora,
+    lora_merged,
+    lora_residual,
     masked_token,
     next_token,
     tagging,
@@ -93,6 +114,7 @@ from p2pjax.types import (
 )
 
 METHODS = (
+    "ad_psgd",
     "aucccr",
     "central",
     "choco_sgd",
@@ -101,25 +123,41 @@ METHODS = (
     "d2",
     "d_cliques",
     "dac",
+    "dfca",
+    "dfedavgm",
+    "dfedsam",
     "diple",
     "ditto",
+    "divshare",
     "dpsgd",
+    "exact_diffusion",
+    "extra",
+    "facade",
+    "epidemic",
     "fedavg",
     "fedcurv",
     "fedcurv_neighbors",
+    "fedopt",
     "fedper",
     "fedprox",
     "gosgd",
+    "gradient_tracking",
+    "k_gt",
     "l2c",
     "local_only",
+    "momentum_tracking",
     "multi_task",
     "oracle",
     "p2p_bn",
     "panm",
     "partial_averaging",
     "pens",
+    "qg_dsgdm",
+    "relay_sgd",
+    "scaffold",
     "sgp",
     "sparse",
+    "teleportation",
     "virtual",
 )  # names of all methods
 
@@ -148,6 +186,7 @@ __all__ = [
     "Used",
     "Variables",
     "__version__",
+    "ad_psgd",
     "associative",
     "associative_rule",
     "attacks",
@@ -164,25 +203,41 @@ __all__ = [
     "d_cliques",
     "dac",
     "datasets",
+    "dfca",
+    "dfedavgm",
+    "dfedsam",
     "diple",
     "ditto",
+    "divshare",
     "dpsgd",
+    "epidemic",
     "epochs",
+    "exact_diffusion",
+    "extra",
+    "facade",
     "factors",
     "fedavg",
     "fedcurv",
     "fedcurv_neighbors",
     "federate",
+    "fedopt",
     "fedper",
     "fedprox",
+    "global_merge",
     "gosgd",
     "gossip",
     "gradient_descent",
+    "gradient_tracking",
     "graphs",
+    "k_gt",
     "l2c",
     "load_state",
     "local_only",
+    "lora",
+    "lora_merged",
+    "lora_residual",
     "masked_token",
+    "momentum_tracking",
     "multi_task",
     "next_token",
     "nn",
@@ -196,9 +251,12 @@ __all__ = [
     "per_sample",
     "protocols",
     "pull",
+    "qg_dsgdm",
+    "relay_sgd",
     "repeat_rounds",
     "robust",
     "save_state",
+    "scaffold",
     "selection",
     "sgp",
     "sharding",
@@ -210,6 +268,7 @@ __all__ = [
     "tagging",
     "task_groups",
     "tasks",
+    "teleportation",
     "types",
     "variational_classification",
     "virtual",

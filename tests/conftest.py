@@ -12,7 +12,7 @@ import jax
 import pytest
 from hypothesis import settings
 
-from experiments.engine import command, config
+from experiments.engine import command, config, mapped_memory
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -33,11 +33,9 @@ settings.load_profile("p2pjax")
 # tests keep it; the others do with the older one, in versions that have both.
 _OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
 
-# Every compiled program maps memory, and a process of Linux may have 65530 maps: XLA
-# ends with a segmentation fault beyond, which all slow tests of a worker reach.
 # Reading thousands of maps takes as long as a small test, so they are read at times: no
-# ten seconds of tests compile as much as is left between the two numbers.
-_MAPS, _MOST_MAPS, _SECONDS_BETWEEN_LOOKS = Path("/proc/self/maps"), 40_000, 10
+# ten seconds of tests compile as much as is left to the limit.
+_SECONDS_BETWEEN_LOOKS = 10
 _last_look = 0.0
 
 # Programs of their own processes: whoever collects doctests would run them, by import.
@@ -86,12 +84,10 @@ def few_programs():
     """Forgets what was compiled before there is too much of it."""
     global _last_look
     yield
-    if time.monotonic() - _last_look < _SECONDS_BETWEEN_LOOKS or not _MAPS.exists():
+    if time.monotonic() - _last_look < _SECONDS_BETWEEN_LOOKS:
         return
     _last_look = time.monotonic()
-    if _MAPS.read_bytes().count(b"\n") > _MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()
+    mapped_memory.make_room()
 
 
 @contextlib.contextmanager

@@ -17,23 +17,37 @@ third = {
     "d_cliques": np.arange(SIZE) // 4,
     "oracle": np.arange(SIZE) % 2,
     "partial_averaging": pj.partial.level(0.5),
+    "teleportation": pj.graphs.ring(4),
 }
 on_a_ring = [
+    "ad_psgd",
     "dpsgd",
     "choco_sgd",
     "d2",
+    "dfedavgm",
+    "dfedsam",
+    "k_gt",
     "sgp",
     "gosgd",
+    "exact_diffusion",
+    "extra",
+    "gradient_tracking",
+    "momentum_tracking",
+    "qg_dsgdm",
+    "relay_sgd",
     "p2p_bn",
     "fedcurv_neighbors",
     "sparse",
     "multi_task",
+    "dfca",
+    "facade",
 ]
 third |= dict.fromkeys(on_a_ring, ring)
 penalised = ["fedprox", "ditto", "fedcurv", "fedcurv_neighbors"]
 own = {name: {"penalty_weight": 0.1} for name in penalised} | {
     "choco_sgd": {"compression": pj.channel.sign()},
     "fedper": {"personal": ["params/layer_2/.*"]},
+    "facade": {"head": ["params/layer_2/.*"]},
     "aucccr": {"num_agents": SIZE},
     "fedavg": {"local_patterns": pj.FED_BN},
 }

@@ -33,6 +33,10 @@ from p2pjax.types import FederatedData, Models
 SIZE = 8
 TASK = network_task()  # two inputs, three hidden cells, two classes
 OPTIMIZER = optax.sgd(0.1, momentum=0.5)
+PLAIN = optax.sgd(0.1)
+CHANGING = optax.inject_hyperparams(optax.sgd)(
+    learning_rate=optax.exponential_decay(0.1, 2, 0.5), momentum=0.5
+)
 LEARNER = learner.gradient_descent(TASK, OPTIMIZER)
 RING = generators.ring(SIZE)
 CLUSTER = np.arange(SIZE) % 2
@@ -114,6 +118,7 @@ def stepped(protocol, agent_loop, graph=RING, **options):
 
 
 ON_NETWORKS = {
+    "ad_psgd": method("ad_psgd", RING, channel=pj.channel.drop(0.1)),
     "aucccr": method(
         "aucccr", num_agents=SIZE, degree=2, num_epochs_alone=1, num_probes=6
     ),
@@ -135,29 +140,53 @@ ON_NETWORKS = {
     "d2": method("d2", generators.complete(SIZE)),
     "d_cliques": method("d_cliques", CLUSTER),
     "dac": method("dac", num_peers=2),
+    "dfca": method("dfca", RING, num_clusters=3),
+    "dfedavgm": method("dfedavgm", RING, optimizer=optax.sgd(0.1)),
+    "dfedsam": method("dfedsam", RING, num_exchanges=2),
     "diple": method("diple", num_peers=2, num_iterations=2),
     "ditto": method("ditto", **PENALTY),
+    "divshare": method("divshare", num_fragments=4, late_probability=0.3),
     "dpsgd": method("dpsgd", RING),
+    "exact_diffusion": method("exact_diffusion", RING, mix_first_step=False),
+    "extra": method("extra", RING),
+    "facade": method("facade", RING, head=("params/layer_2/.*",), num_random_rounds=1),
+    "epidemic": method("epidemic", num_peers=2),
     "fedavg": method("fedavg", **CLIENTS),
     "fedcurv": method("fedcurv", curvature=FISHER, **PENALTY),
     "fedcurv_neighbors": method(
         "fedcurv_neighbors", RING, curvature=FISHER, penalty_weight=0.5
     ),
+    "fedopt": method("fedopt", rule="yogi", **CLIENTS),
     "fedper": method("fedper", personal=("params/layer_2/.*",), **CLIENTS),
     "fedprox": method("fedprox", **PENALTY),
     "gosgd": method("gosgd", RING, probability=0.5),
+    "gradient_tracking": method("gradient_tracking", RING, optimizer=CHANGING),
+    "k_gt": method("k_gt", RING, communication_step=0.9),
     "l2c": method("l2c", num_kept=2, num_rounds_all=2),
     "local_only": method("local_only"),
+    "momentum_tracking": method("momentum_tracking", RING, optimizer=PLAIN),
     "oracle": method("oracle", CLUSTER, degree=2),
     "p2p_bn": method("p2p_bn", RING, task=pj.classification(Normalised(), (2,))),
     "panm": method("panm", matching_every=2, **FEW),
     "partial_averaging": method("partial_averaging", pj.partial.level(0.6)),
     "pens": method("pens", **FEW),
+    "qg_dsgdm": method("qg_dsgdm", RING, optimizer=PLAIN, nesterov=True),
+    "relay_sgd": method("relay_sgd", RING, channel=pj.channel.drop(0.1)),
+    "scaffold": method("scaffold", **CLIENTS),
     "sgp": method("sgp", RING),
     "sparse": method("sparse", RING),
+    "teleportation": method("teleportation", generators.ring(3)),
     # Other ways to call them.
     "dpsgd, scored before": method("dpsgd", RING, mix_first=True, score_before=True),
     "sgp, lost messages": method("sgp", RING, channel=pj.channel.drop(0.1)),
+    "gradient_tracking, scored before": method(
+        "gradient_tracking",
+        RING,
+        optimizer=CHANGING,
+        order="adapt_then_combine",
+        score_before=True,
+    ),
+    "relay_sgd, scored before": method("relay_sgd", RING, score_before=True),
     "fedavg, scored before": method(
         "fedavg", server_opt=optax.adam(0.1, eps=0.01), score_before=True, **CLIENTS
     ),
@@ -173,6 +202,15 @@ ON_NETWORKS = {
         drift_threshold=0.01,
         update_scale=np.linspace(0.5, 1, SIZE, dtype=np.float32),
         score_before=True,
+    ),
+    "dfedavgm, scored before": method(
+        "dfedavgm", RING, optimizer=optax.sgd(0.1), score_before=True
+    ),
+    "epidemic, local": method(
+        "epidemic", generators.complete(SIZE), num_peers=2, variant="local"
+    ),
+    "global merge": lambda agent_loop: pj.global_merge(
+        method("dpsgd", RING)(agent_loop), TASK, rounds=(2,), agent_loop=agent_loop
     ),
     # Engines and protocols by themselves.
     "partial rounds, server": partial(averaged, averaging.server(SIZE)),

@@ -45,6 +45,7 @@ TINY = {
         "num_kept": 1,
     },
     "events": {"sizes": ((6, 12),), "units": 3, "batch_size": 2, "num_examples": 4},
+    "peers": {**MLP, "num_rounds": 1},
     "adversity": {
         "num_agents": 8,
         "widths": (6, 5, 10),
@@ -53,6 +54,14 @@ TINY = {
         "num_rounds": 1,
     },
     "scale": {"num_agents": (2, 4), "widths": (6, 5, 10), "num_updates": 80},
+    "views": {
+        "num_agents": (12, 16),
+        "view_size": 6,
+        "widths": (6, 10),
+        "batch_size": 2,
+        "num_steps": 1,
+    },
+    "million": {"num_agents": (4, 6), "widths": (6, 10), "batch_size": 2},
     "memory": {"sizes": ((4, (6, 10)),), "shared": (6, (6, 10))},
     "compile": {"networks": ({"kind": "mlp", "widths": [6, 10]},), "num_agents": 2},
 }
@@ -67,8 +76,18 @@ RATIOS = {  # without PyTorch, which need not be there
     "slices": {"p2pjax_3/p2pjax_1"},
     "selection": {"p2pjax/jax_loop", "CPU time jax_loop/p2pjax"},
     "events": {"6_agents_12_words: p2pjax/jax_loop"},
+    "peers": {"CPU time jax_loop/p2pjax"},
     "adversity": {"time: adverse/plain", "memory: adverse/plain"},
     "scale": {"cost p2pjax_4/p2pjax_2"},
+    "views": {
+        f"{method}: {time} p2pjax_16/p2pjax_12"
+        for method in ("pens", "dac", "panm")
+        for time in ("time", "CPU time")
+    },
+    "million": {
+        "dpsgd: time p2pjax_6/p2pjax_4",
+        "dpsgd: CPU time p2pjax_6/p2pjax_4",
+    },
     "memory": {
         "4_agents_70_parameters: peak/parameters",
         "one of two processes/one",

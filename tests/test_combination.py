@@ -13,7 +13,6 @@ SMALL = ("--max_epochs=2", "--patience=1", "--num_rounds=2", "--eval_every=1")
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     args = (*SMALL, "--splits=skewed", "--schemes=exponential,fedavg_1,local")
-    args = (*args, "--score_before")
     both = run(*args, "--num_runs=2", workdir="both", experiment="combination")
     second = run(*args, "--first_run=1", workdir="second", experiment="combination")
     rows = reading.rows(second)

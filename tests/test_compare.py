@@ -7,9 +7,11 @@ from slow_cases import marked
 
 import p2pjax as pj
 from experiments.compare import results
+from experiments.compare.graphs import GRAPHS
 from experiments.compare.methods import METHODS
-from experiments.compare.problem import GRAPHS, SPLITS, network_of
+from experiments.compare.problem import SPLITS, network_of
 from experiments.engine import reading, run_folder
+from p2pjax.types import Peers
 
 TINY = (
     "--num_agents=4",
@@ -159,13 +161,58 @@ def test_every_method_is_made(parse, name):
     assert found["accuracy"].shape == (4,)
 
 
-@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "file"])
-def test_graphs(parse, name):
-    config = parse("--num_agents=6", "--degree=2", experiment="compare")
-    graph = GRAPHS[name](config)
+NAMED = [name for name in GRAPHS if name != "file"]
+DRAWN_AGAIN = {"equi_dyn", "matcha", "moving_geometric"}
+IN_TURN = {"base_k", "one_peer_exponential", "one_peer_hypercube"}
+
+
+def named_graph(parse, name):
+    args = "--num_agents=8", "--degree=4", "--num_rounds=5"
+    found = GRAPHS[name](parse(*args, experiment="compare"))
+    graph = found.graph
     if callable(graph):
         graph = graph(np.random.default_rng(0))
-    assert graph.mask.shape[0] == 6
+    return graph, found.changes
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_graphs(parse, name):
+    graph, changes = named_graph(parse, name)
+    sender = graph.ids if isinstance(graph, Peers) else graph.neighbor
+    assert sender.shape[-2] == 8
+    assert changes == (name in DRAWN_AGAIN | IN_TURN)
+    assert (sender.ndim == 3) == (name in IN_TURN | {"moving_geometric"})
+    if name not in DRAWN_AGAIN:
+        assert pj.graphs.contraction(graph) > 0  # agents agree in the end
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_graph_serves_dpsgd(parse, name):
+    """One program of it can be made; methods of rounds take sequences as well."""
+    from experiments.compare.study import make_jobs
+
+    args = "--num_agents=8", "--degree=2", "--num_rounds=3", f"--graph={name}"
+    brings_weights = isinstance(named_graph(parse, name)[0], Peers)
+    methods = "dpsgd" if brings_weights else "dpsgd,divshare"
+    config = parse(*args, f"--methods={methods}", experiment="compare")
+    for job in make_jobs(config):
+        plan = job.program.algorithm.plan
+        assert jax.tree.leaves(plan(np.random.default_rng(0), job.make_data(), 3))
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("ring", "a graph of 4 agents, 2 neighbours, spectral gap 0.667; a mixing "
+         "leaves 0.333 of what models differ."),
+        ("one_peer_hypercube", "2 graphs of 4 agents, 1 neighbours, spectral gap 1; 2 "
+         "mixings make all models equal."),
+    ],
+)  # fmt: skip
+def test_says_how_well_a_graph_mixes(run, caplog, name, said):
+    with caplog.at_level("INFO"):
+        run(*TINY, "--methods=dpsgd", f"--graph={name}", experiment="compare")
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize("name", [name for name in SPLITS if name != "by_user"])

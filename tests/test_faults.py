@@ -12,6 +12,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
@@ -23,6 +24,7 @@ from experiments.engine import (
     command,
     config,
     fitting,
+    mapped_memory,
     own_files,
     positions,
     run_folder,
@@ -54,6 +56,20 @@ def run_toys(parse, tmp_path):
         return folder
 
     return run
+
+
+def test_programs_are_forgotten_before_there_are_too_many_maps(run_toys, monkeypatch):
+    """Beyond 65530 maps XLA would end the process; the same bytes without programs."""
+    whole = run_toys(workdir="whole")
+    assert not mapped_memory.make_room()  # a few programs stay
+    monkeypatch.setattr(mapped_memory.make_room, "__defaults__", (0,))
+    forgotten = []
+    clear = jax.clear_caches
+    monkeypatch.setattr(jax, "clear_caches", lambda: forgotten.append(clear()))
+    again = run_toys(workdir="again")
+    assert len(forgotten) == 2  # before each of two schemes
+    found = [(folder / "metrics.jsonl").read_bytes() for folder in (whole, again)]
+    assert found[0] == found[1]
 
 
 @pytest.fixture

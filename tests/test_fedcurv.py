@@ -44,7 +44,6 @@ def test_texts(run):
         "--num_dims=8",
         "--num_epochs=1",
         "--methods=fedper",
-        "--score_before",
         "--first_run=4",
         experiment="fedcurv",
     )
@@ -57,7 +56,9 @@ def test_texts(run):
     assert last.keys() >= {"accuracy_before"}
 
 
-@pytest.mark.parametrize("flags", [(), ("--before_averaging",), ("--score_before",)])
+@pytest.mark.parametrize(
+    "flags", [(), ("--noscore_before",), ("--noscore_before", "--before_averaging")]
+)
 def test_every_method_builds(parse, flags):
     every = (*WITHOUT_PENALTY, *PENALISED)
     config = parse(
@@ -77,15 +78,15 @@ def test_every_method_builds(parse, flags):
         models = jax.eval_shape(algorithm.models, state)
         found = jax.eval_shape(job.program.evaluate, models, data)
         assert found["accuracy"].shape == (3,)
-        # Before an averaging: on request, but where models are at hand anyway, or
-        # where the reported models are never averaged.
+        # Before an averaging: unless one does without, but where models are at hand
+        # anyway, or where the reported models are never averaged.
         has_before = "accuracy_before" in found
         if job.scheme in ("fedcurv", "fedcurv_ring"):
             assert has_before
         elif job.scheme in ("local_only", "ditto"):
             assert not has_before
         else:
-            asked = "--score_before" in flags
+            asked = "--noscore_before" not in flags
             asked |= job.scheme == "fedavg" and "--before_averaging" in flags
             assert has_before == asked
 

@@ -56,14 +56,27 @@ RING = pj.graphs.ring(SIZE)
 def build(name, task=TASK, **options):
     """A method by its name, as a user would write it."""
     graph = {
+        "ad_psgd": RING,
         "dpsgd": RING,
         "choco_sgd": RING,
         "d2": pj.graphs.complete(SIZE),
+        "dfedavgm": RING,
+        "dfedsam": RING,
+        "k_gt": RING,
         "sgp": pj.graphs.ring(SIZE, directed=True),
         "gosgd": RING,
+        "exact_diffusion": RING,
+        "extra": RING,
+        "gradient_tracking": RING,
+        "momentum_tracking": RING,
+        "qg_dsgdm": RING,
+        "relay_sgd": RING,
         "p2p_bn": pj.graphs.directed_regular(SIZE, 3, seed=0),
         "fedcurv_neighbors": RING,
         "sparse": pj.graphs.directed_regular(SIZE, 3, seed=0),
+        "teleportation": pj.graphs.ring(4),
+        "dfca": RING,
+        "facade": RING,
         "oracle": np.arange(SIZE) % 2,
         "d_cliques": np.arange(SIZE) // 4,
     }
@@ -80,6 +93,8 @@ def build(name, task=TASK, **options):
         "pens": {"num_candidates": 4, "second_stage": 2},
         "panm": {"num_candidates": 4, "second_stage": 2},
         "gosgd": {"probability": 0.5},
+        "facade": {"head": ["params/dense/.*"]},
+        "divshare": {"num_fragments": 3, "num_receivers": 2},
         "choco_sgd": {"compression": pj.channel.sign(), "consensus_step": 0.4},
     }
     arguments = [graph[name]] if name in graph else []
@@ -530,7 +545,10 @@ def test_sgp_says_what_lost_messages_do_to_it():
     assert state.protocol_state.shape == (SIZE,)
 
 
-@pytest.mark.parametrize("name", ["sgp", "gosgd", "d2"])
+STEPWISE = ["sgp", "gosgd", "d2", "exact_diffusion", "extra", "gradient_tracking"]
+
+
+@pytest.mark.parametrize("name", [*STEPWISE, "qg_dsgdm", "relay_sgd"])
 def test_states_keep_their_dtype_in_64_bits(name):
     """SGP's weights became float64 in the first step, which no loop takes."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

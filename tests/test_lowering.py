@@ -83,8 +83,20 @@ def test_every_protocol_and_selection_is_among_them():
     assert {"neighbor_averaging", "sgp_protocol", "dac", "limit_requests"} < made
     protocols = {
         getattr(pj.protocols, name).__name__
-        for name in ("choco_sgd", "dpsgd", "d2", "sgp", "gosgd")
-    }
+        for name in (
+            "choco_sgd",
+            "dpsgd",
+            "d2",
+            "exact_diffusion",
+            "extra",
+            "gosgd",
+            "gradient_tracking",
+            "k_gt",
+            "qg_dsgdm",
+            "relay_sgd",
+            "sgp",
+        )
+    } | {"diffusion"}  # of which D2 and exact diffusion are made
     assert made <= given | protocols
 
 

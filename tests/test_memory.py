@@ -133,9 +133,9 @@ def test_too_large_runs_are_refused_before_anything_is_written(
     assert exit_info.value.code == 2
     said = capsys.readouterr().err
     assert re.match(
-        r"Need memory of \d+ kB \(models 154 kB, optimizers and messages 0 kB, data "
-        r"\d+ kB, training, evaluation and checkpoints \d+ kB, programs 1 kB\), but "
-        r"500 kB are free: take fewer examples at once \(--batch_size, test "
+        r"Need memory of [\d.]+ [kM]B \(models 154 kB, optimizers and messages 0 kB, "
+        r"data \d+ kB, training, evaluation and checkpoints \d+ kB, programs 1 kB\), "
+        r"but 500 kB are free: take fewer examples at once \(--batch_size, test "
         r"examples\)\.\n",
         said,
     )

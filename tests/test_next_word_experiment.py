@@ -64,8 +64,8 @@ def test_runs_in_parts_are_those_of_the_whole(run, capsys):
 def test_scores_before_and_after_averaging(run):
     args = (*SMALL, "--methods=dpsgd,fedavg", "--clients=4")
     options = {"experiment": "next_word"}
-    plain = reading.rows(run(*args, workdir="plain", **options))
-    both = reading.rows(run(*args, "--score_before", workdir="both", **options))
+    plain = reading.rows(run(*args, "--noscore_before", workdir="plain", **options))
+    both = reading.rows(run(*args, workdir="both", **options))
     for one, other in zip(plain, both, strict=True):
         assert "accuracy_before" not in one
         assert other["accuracy_after"] == other["accuracy"]

@@ -45,7 +45,7 @@ def test_file(path):
 
 
 def test_all_begin_alike():
-    assert len(NOTEBOOKS) == 4
+    assert len(NOTEBOOKS) == 5
     assert len({code_cells(path)[0] for path in NOTEBOOKS}) == 1
 
 
@@ -189,3 +189,12 @@ def test_reproduce_partial_averaging():
     assert nothing == 0 < part < everything
     assert "Report is in" in printed
     assert "femnist.level_d.flags" in printed
+
+
+@pytest.mark.slow
+def test_benchmark():
+    printed, num_figures = execute("benchmark")
+    assert num_figures == 0
+    assert "measured on" in printed
+    for name in ("dpsgd", "fedavg", "pens"):
+        assert len(numbers(rf"\| {name} \|.*\| (\S+) \|\n", printed)) == 1

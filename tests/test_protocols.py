@@ -16,19 +16,24 @@ from hypothesis import strategies as st
 
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._d2 import d2_protocol
+from p2pjax.algorithms._extra import extra_protocol
 from p2pjax.algorithms._gosgd import gosgd_protocol, halving, prepare_graph
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._qg_dsgdm import qg_dsgdm_protocol
+from p2pjax.algorithms._relay_sgd import relay_protocol
 from p2pjax.algorithms._sgp import sgp_protocol
 from p2pjax.datasets import stacking
 from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.server import server_rounds
 from p2pjax.engines.stepwise import gossip
+from p2pjax.engines.tracking_protocol import tracking
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.exchange import channel
 from p2pjax.exchange.push_sum import push_sum_step
 from p2pjax.exchange.shared import FED_BN, FULL, SILO_BN
 from p2pjax.graphs import analysis, generators, mixing_matrices, topology
 from p2pjax.graphs.topology import Topology
+from p2pjax.graphs.trees import bfs_tree
 from p2pjax.nn import gru
 from p2pjax.simulation._simulate import simulate
 from p2pjax.tasks._next_token import next_token
@@ -679,6 +684,7 @@ def changing(rng):
 
 
 DIRECTED = digraph(5, *IRREGULAR)
+RING = generators.ring(5)
 METHODS = {
     "local_only": lambda s: local_only(s.task, s.learner, **s.rest),
     "central": lambda s: central(s.task, s.learner, batch_size=s.batch_size),
@@ -695,6 +701,10 @@ METHODS = {
     "d2": lambda s: s.stepwise(d2_protocol(), changing),
     "sgp": lambda s: s.stepwise(sgp_protocol(), DIRECTED, channel=channel.drop(0.1)),
     "gosgd": lambda s: s.stepwise(gosgd_protocol(0.5), DIRECTED),
+    "gradient_tracking": lambda s: s.stepwise(tracking(), changing),
+    "extra": lambda s: s.stepwise(extra_protocol(), RING),
+    "qg_dsgdm": lambda s: s.stepwise(qg_dsgdm_protocol(), changing),
+    "relay_sgd": lambda s: s.stepwise(relay_protocol(bfs_tree(RING)), bfs_tree(RING)),
 }
 RAGGED = (1, 4, 3, 5, 2)
 

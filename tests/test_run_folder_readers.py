@@ -397,6 +397,7 @@ def test_item_13_there_is_one_reader():
         "engine/command.py",  # the code itself
         "engine/compile_cache.py",  # which CPU it is
         "engine/flagfiles.py",  # which the user names, also by links
+        "engine/mapped_memory.py",  # what the process has mapped
         "engine/own_files.py",  # opens files for others
         "engine/processes.py",  # what other processes of a run say
         "engine/untrusted_files.py",

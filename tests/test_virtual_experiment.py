@@ -87,7 +87,7 @@ def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     args = (
         *("--num_agents=3", "--size=8", "--network=100=4=2", "--num_samples=2"),
         *("--epochs=1", "--batch_size=4", "--num_rounds=1", "--agent_loop=0"),
-        *("--methods=global,fedavg", "--num_devices=1", "--score_before"),
+        *("--methods=global,fedavg", "--num_devices=1"),
     )
     both = run(*args, "--num_runs=2", workdir="both", experiment="virtual")
     second = run(*args, "--first_run=1", workdir="second", experiment="virtual")

@@ -245,6 +245,7 @@ def test_sequences_are_connected_together():
 def test_report():
     found = analysis.report(THREE)
     gap = found.pop("spectral_gap")
+    assert found.pop("contraction") == pytest.approx(analysis.contraction(THREE))
     assert found == {
         "agents": 3,
         "mean_degree": pytest.approx(4 / 3),

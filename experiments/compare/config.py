@@ -2,8 +2,9 @@
 
 import dataclasses
 
+from experiments.compare.graphs import GRAPHS
 from experiments.compare.methods import METHODS
-from experiments.compare.problem import GRAPHS, SPLITS
+from experiments.compare.problem import SPLITS
 from experiments.engine.config import Common
 from experiments.engine.fields import (
     DATA,
@@ -46,7 +47,10 @@ class Config(Common):
         above=0,
     )
     graph: str = choice(
-        "ring", list(GRAPHS), "Who hears whom in methods that have a graph."
+        "ring",
+        list(GRAPHS),
+        "Who hears whom in methods that have a graph; sequences go on with each "
+        "communication, and --degree is the number of neighbours where one can choose.",
     )
     graph_file: str | None = text(
         None, "Edge list, a pair of agents per line, for --graph=file."

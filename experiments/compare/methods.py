@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import optax
 
 import p2pjax as pj
+from experiments.compare.graphs import NamedGraph
 from p2pjax.tasks.task import Task
 from p2pjax.types import Algorithm, FederatedData
 
@@ -15,7 +17,7 @@ class Problem(NamedTuple):
 
     task: Task
     optimizer: optax.GradientTransformation
-    graph: Any
+    graph: NamedGraph
     data: FederatedData  # of the first run
     num_rounds: int
     num_peers: int
@@ -53,7 +55,28 @@ class Problem(NamedTuple):
 
 
 def _on_graph(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]:
-    return lambda p: make(p.task, p.optimizer, p.graph, **p.averaged)
+    return lambda p: make(
+        p.task,
+        p.optimizer,
+        p.graph.graph,
+        rewire_every=pj.graphs.COMMUNICATION if p.graph.changes else None,
+        **p.averaged,
+    )
+
+
+def _per_round(
+    make: Callable[..., Algorithm],
+    arguments: Callable[[Problem], dict[str, Any]] = lambda p: {},
+) -> Callable[[Problem], Algorithm]:
+    """Of methods that communicate once in a round."""
+    return lambda p: make(
+        p.task,
+        p.optimizer,
+        p.graph.graph,
+        rewire_every=1 if p.graph.changes else None,
+        **p.sent,
+        **arguments(p),
+    )
 
 
 def _served(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]:
@@ -66,24 +89,54 @@ def _penalised(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]
     )
 
 
+def _num_clusters(data: FederatedData) -> int:
+    """Those that the data have, two where they have none."""
+    return max(2, len(set(np.asarray(data.cluster).tolist())))
+
+
+def _token_ring(num_agents: int) -> Any:
+    """Of a quarter of the agents; all of them where there are few."""
+    return pj.graphs.ring(min(num_agents, max(3, num_agents // 4)))
+
+
 METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "local_only": lambda p: pj.local_only(p.task, p.optimizer, **p.own),
     "central": lambda p: pj.central(p.task, p.optimizer, batch_size=p.batch_size),
     "dpsgd": _on_graph(pj.dpsgd),
     "d2": _on_graph(pj.d2),
+    "dfedavgm": _on_graph(pj.dfedavgm),
+    "dfedsam": _on_graph(pj.dfedsam),
+    "k_gt": _on_graph(pj.k_gt),
+    "epidemic": lambda p: pj.epidemic(
+        p.task, p.optimizer, num_peers=p.num_peers, **p.averaged
+    ),
+    "ad_psgd": lambda p: pj.ad_psgd(p.task, p.optimizer, p.graph.graph, **p.sent),
     "sgp": _on_graph(pj.sgp),
     "gosgd": _on_graph(pj.gosgd),
-    "p2p_bn": lambda p: pj.p2p_bn(p.task, p.optimizer, p.graph, **p.sent),
+    "exact_diffusion": _on_graph(pj.exact_diffusion),
+    "extra": _on_graph(pj.extra),
+    "gradient_tracking": _on_graph(pj.gradient_tracking),
+    "momentum_tracking": _on_graph(pj.momentum_tracking),
+    "qg_dsgdm": _on_graph(pj.qg_dsgdm),
+    "relay_sgd": _on_graph(pj.relay_sgd),
+    "p2p_bn": _per_round(pj.p2p_bn),
     "fedavg": _served(pj.fedavg),
+    "fedopt": _served(pj.fedopt),
     "fedprox": _penalised(pj.fedprox),
+    "scaffold": _served(pj.scaffold),
     "ditto": _penalised(pj.ditto),
     "fedcurv": lambda p: pj.fedcurv(
         p.task, p.optimizer, penalty_weight=p.penalty_weight, **p.sent
     ),
-    "fedcurv_neighbors": lambda p: pj.fedcurv_neighbors(
-        p.task, p.optimizer, p.graph, penalty_weight=p.penalty_weight, **p.sent
+    "fedcurv_neighbors": _per_round(
+        pj.fedcurv_neighbors, lambda p: {"penalty_weight": p.penalty_weight}
     ),
-    "sparse": lambda p: pj.sparse(p.task, p.optimizer, p.graph, **p.sent),
+    "sparse": lambda p: pj.sparse(p.task, p.optimizer, p.graph.graph, **p.sent),
+    "dfca": _per_round(pj.dfca, lambda p: {"num_clusters": _num_clusters(p.data)}),
+    "divshare": _per_round(pj.divshare),
+    "teleportation": lambda p: pj.teleportation(
+        p.task, p.optimizer, _token_ring(len(p.data.cluster)), **p.sent
+    ),
     "oracle": lambda p: pj.oracle(
         p.task, p.optimizer, p.data.cluster, degree=p.num_peers, **p.sent
     ),

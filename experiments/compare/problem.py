@@ -1,4 +1,4 @@
-"""The problem that methods are compared on: data, network, graph."""
+"""The problem that methods are compared on: data and network."""
 
 import importlib
 import inspect
@@ -14,8 +14,6 @@ from p2pjax.datasets._federate import federate_examples
 from p2pjax.datasets.loaders.named import load_examples
 from p2pjax.datasets.split import Splitter
 from p2pjax.datasets.stacking import Examples
-from p2pjax.graphs import edge_lists, generators
-from p2pjax.graphs.topology import Topology
 from p2pjax.types import FederatedData, InputError
 
 if TYPE_CHECKING:  # it lists the names below
@@ -112,37 +110,3 @@ def _made(found: Any, num_classes: int) -> Any:
     if not parameters or (is_class and issubclass(found, nn.Module)):
         return found()
     return found
-
-
-def _square(config: "Config") -> int:
-    """Rows of a lattice that is as square as possible."""
-    size = config.num_agents
-    return max(rows for rows in range(1, int(size**0.5) + 1) if size % rows == 0)
-
-
-def _from_file(config: "Config") -> Topology:
-    if config.graph_file is None:
-        raise InputError("Need --graph_file for --graph=file, got none.")
-    return edge_lists.from_edge_list(config.graph_file, num_agents=config.num_agents)
-
-
-# A graph, or a function that draws one.
-GRAPHS: Mapping[str, Callable[["Config"], Any]] = {
-    "ring": lambda config: generators.ring(config.num_agents),
-    "torus": lambda config: generators.torus(config.num_agents, _square(config)),
-    "grid": lambda config: generators.grid(config.num_agents, _square(config)),
-    "star": lambda config: generators.star(config.num_agents),
-    "complete": lambda config: generators.complete(config.num_agents),
-    "exponential": lambda config: generators.exponential(config.num_agents),
-    "random_regular": lambda config: (
-        lambda rng: generators.random_regular(
-            config.num_agents, config.degree or 3, seed=rng
-        )
-    ),
-    "directed_regular": lambda config: (
-        lambda rng: generators.directed_regular(
-            config.num_agents, config.degree or 3, seed=rng
-        )
-    ),
-    "file": _from_file,
-}

@@ -13,24 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.diffusion_protocol import diffusion
 from p2pjax.engines.options import GossipOptions
-from p2pjax.engines.protocol import (
-    Combine,
-    GossipProtocol,
-    LocalStep,
-    MixingWeights,
-    Outgoing,
-    peer_ids,
-    prepare_weights,
-)
+from p2pjax.engines.protocol import GossipProtocol, MixingWeights, prepare_weights
 from p2pjax.engines.stepwise import gossip
-from p2pjax.exchange.mixing import is_peer
 from p2pjax.graphs import analysis, mixing_matrices
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.graphs.topology import Topology
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
-from p2pjax.types import Algorithm, Array, Key, Peers, PyTree
+from p2pjax.types import Algorithm, Peers
 
 LOWEST = -1 / 3 + 1e-5  # eigenvalues of float32 weights are exact to about 1e-6
 
@@ -47,7 +39,8 @@ def d2(
     """Decentralized training with variance reduction across agents (Tang et al. 2018).
 
     https://arxiv.org/abs/1803.07068. It corrects with what was sent before, so messages
-    may not be lost.
+    may not be lost. What it remembers follows the learning rate where
+    `optax.inject_hyperparams` keeps it in the optimizer's state, else it is constant.
 
     Args:
       task: what each agent learns.
@@ -82,11 +75,9 @@ def d2_protocol(
 ) -> GossipProtocol:
     """`x' = W (2 x - x_old + u - u_old)` with the updates u of the learner.
 
-    With the stepped models h = x + u this is `W (h + x - h_old)`, so one model is all
-    that has to be remembered. Batch-norm statistics, which must not be extrapolated,
-    are mixed plainly. Where the smallest eigenvalue of W is not above -1/3 the lazy
-    matrix (W + I) / 2 takes its place, with a warning; directed graphs run as they are,
-    with a warning.
+    See `engines.diffusion_protocol`. Where the smallest eigenvalue of W is not above
+    -1/3 the lazy matrix (W + I) / 2 takes its place, with a warning; directed graphs
+    run as they are, with a warning.
 
     Args:
       mixing_weights: the mixing matrix W of a graph, symmetric and doubly stochastic.
@@ -101,42 +92,7 @@ def d2_protocol(
             return jax.vmap(mixing_weights)(jax.tree.map(jnp.asarray, graphs))
         return _lazy_where_needed(prepare_weights(mixing_weights)(graphs))
 
-    def init_fn(message: PyTree) -> PyTree:
-        return jax.tree.map(jnp.copy, message["params"])  # no correction at first
-
-    def send_fn(key: Key, peers: Peers, step: LocalStep, stepped: PyTree) -> Outgoing:
-        del key
-        corrected = jax.tree.map(
-            lambda new, now, old: new + (now - old),
-            step.after["params"],
-            step.before["params"],
-            stepped,
-        )
-        message = {**step.after, "params": corrected}
-        return Outgoing(message, step.after, is_peer(peers))
-
-    def receive_fn(
-        peers: Peers,
-        arrived: Array | None,
-        outgoing: Outgoing,
-        step: LocalStep,
-        stepped: PyTree,
-        combine: Combine,
-    ) -> tuple[PyTree, PyTree]:
-        del arrived, outgoing, stepped
-        return combine(peers), step.after["params"]
-
-    return GossipProtocol(
-        prepare_fn,
-        peer_ids,
-        init_fn,
-        send_fn,
-        receive_fn,
-        takes_losses=False,
-        takes_noise=True,
-        rule_refusal="Need D-PSGD for a robust rule, got D2: its correction assumes "
-        "one fixed symmetric matrix.",
-    )
+    return diffusion(prepare_fn, "D2")
 
 
 def _lazy_where_needed(peers: Peers) -> Peers:

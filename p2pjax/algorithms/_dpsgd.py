@@ -31,6 +31,10 @@ def dpsgd(
 ) -> Algorithm:
     """Decentralized parallel SGD (Lian et al. 2017, https://arxiv.org/abs/1705.09056).
 
+    With `optax.sgd(rate, momentum=0.9)` it is DSGDm, with `nesterov=True` DSGDm-N:
+    momenta are private and never mixed. They multiply by 1 / (1 - momentum) how much
+    agents with different data disagree; those of `qg_dsgdm` do not.
+
     Args:
       task: what each agent learns.
       optimizer: of optax; each agent has its own state of it.

@@ -4,16 +4,20 @@ Loops over agents see such a tree as that of one task; agents of other tasks hav
 place in its own leaves.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.asynchronous.task_groups import in_task, of_task
 from p2pjax.types import Array, PyTree
 
 
 def take(at: Array, tree: PyTree) -> PyTree:
-    """Entries `at` of all leaves."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[at], tree)
+    """Entry `at` of all leaves."""
+    return jax.tree.map(lambda leaf: _get(leaf, at), tree)
 
 
 def read(tree: PyTree, task: int, start: int, at: Array, *more: Array) -> PyTree:
@@ -26,12 +30,15 @@ def read(tree: PyTree, task: int, start: int, at: Array, *more: Array) -> PyTree
       at: one agent, or several.
       *more: further indices, such as those of mailboxes.
     """
-    return of_task(
-        lambda leaf, first: jnp.asarray(leaf)[(_nearest(leaf, first, at), *more)],
-        tree,
-        task,
-        start,
-    )
+
+    def rows(leaf: Array, first: int) -> Array:
+        place = at - first
+        if jnp.ndim(at):
+            place = jnp.clip(place, 0, leaf.shape[0] - 1)
+            return jnp.asarray(leaf)[(place, *more)]
+        return _get(leaf, place, *more)
+
+    return of_task(rows, tree, task, start)
 
 
 def write(
@@ -48,16 +55,12 @@ def write(
       *more: further indices, such as those of mailboxes.
     """
     return in_task(
-        lambda leaf, first, new: put(leaf, new, _nearest(leaf, first, at), *more),
+        lambda leaf, first, new: put(leaf, new, at - first, *more),
         tree,
         task,
         start,
         new,
     )
-
-
-def _nearest(leaf: Array, first: int, at: Array) -> Array:
-    return jnp.clip(at - first, 0, leaf.shape[0] - 1)
 
 
 def place_of(leaf: Array, first: int, at: Array) -> Array:
@@ -92,9 +95,34 @@ def write_all(
     )
 
 
+# Negative indices of Python count from the end. Ours never do, and to say so spares a
+# program three operations for every axis of every leaf. What is out of bounds is then
+# the nearest place that there is.
+
+
+def _get(leaf: Array, *at: Array) -> Array:
+    leaf = jnp.asarray(leaf)
+    own = leaf.shape[len(at) :]
+    found = jax.lax.dynamic_slice(
+        leaf,
+        _first_index(leaf, at),
+        (1,) * len(at) + own,
+        allow_negative_indices=False,
+    )
+    return found.reshape(own)
+
+
 def put(leaf: Array, value: Array, *at: Array) -> Array:
-    """Overwrites `leaf[at]` in place."""
+    """Overwrites `leaf[at]`, or what is nearest to it, in place."""
     value = value.reshape((1,) * len(at) + leaf.shape[len(at) :])
-    start = [jnp.asarray(index, jnp.int32) for index in at]
-    start += [jnp.int32(0)] * (leaf.ndim - len(at))
-    return jax.lax.dynamic_update_slice(leaf, value.astype(leaf.dtype), start)
+    return jax.lax.dynamic_update_slice(
+        leaf,
+        value.astype(leaf.dtype),
+        _first_index(leaf, at),
+        allow_negative_indices=False,
+    )
+
+
+def _first_index(leaf: Array, at: Sequence[Array]) -> list[Any]:
+    of_rest = [np.int32(0)] * (leaf.ndim - len(at))
+    return [*(jnp.asarray(index, jnp.int32) for index in at), *of_rest]

@@ -45,10 +45,20 @@ def check_gossip(
         noise=protocol.takes_noise,
         formats=protocol.formats,
     )
+    if protocol.needs_gradient and score_before:
+        raise InputError(
+            f"{name} reads the gradient of each step, which is gone when a pending "
+            "exchange takes place: use score_before=False."
+        )
     if score_before and any(stage.burst > 1 for stage in channel.drops):
         raise InputError(
             "Need exchanges that take place at once for losses in bursts, got "
             "score_before=True, which keeps them pending: use score_before=False."
+        )
+    if score_before and protocol.num_exchanges > 1:
+        raise InputError(
+            "Need one exchange after local training for scores before it, got "
+            f"num_exchanges={protocol.num_exchanges}: use score_before=False."
         )
     if score_before and rule is not None and rule.needs_losses:
         raise InputError(
@@ -60,6 +70,9 @@ def check_gossip(
         raise InputError(protocol.attack_refusal)
     if attack is not None and attack.needs_before and protocol.update_attack_refusal:
         raise InputError(protocol.update_attack_refusal)
+    is_hostile = attack is not None and attack.hostile is not None
+    if is_hostile and protocol.message_attack_refusal:
+        raise InputError(protocol.message_attack_refusal)
     if attack is not None and attack.num_attached != protocol.num_attached:
         raise InputError(
             f"Need dpsgd for attackers beside each agent, got {name} without a place "

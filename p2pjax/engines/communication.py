@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
 from p2pjax.exchange import shared
 from p2pjax.exchange.pipeline import Exchange, Memory, deliver, transmit
 from p2pjax.exchange.reading import Sent
+from p2pjax.training.rates import Rated, rate_change
 from p2pjax.types import Array, Key, Peers, PyTree, Variables
 
 # (what was sent, messages as their senders have them, peers) -> losses [N, K], for
@@ -50,7 +52,46 @@ def communicate(
     state: GossipState,
     judge: Judge | None = None,
 ) -> tuple[GossipState, Outgoing, Array]:
-    """One communication: the state after it, what was sent and what arrived."""
+    """All exchanges after local training: the state, what was sent, what arrived.
+
+    Of several exchanges `sent` and what arrived are numbers of messages.
+    """
+    several = protocol.num_exchanges
+    if several == 1:
+        return _exchanged(exchange, protocol, key, t, number, graph, step, state, judge)
+
+    def one(again: int, state: GossipState, step: LocalStep) -> tuple:
+        own = jax.random.fold_in(key, again)
+        counted = None if number is None else number * several + again
+        return _exchanged(
+            exchange, protocol, own, t, counted, graph, step, state, judge
+        )
+
+    state, outgoing, arrived = one(0, state, step)
+    counts = [outgoing.sent.astype(jnp.int32), arrived.astype(jnp.int32)]
+    for again in range(1, several):
+        step = LocalStep(step.before, shared.shared_leaves(state.variables))
+        state, outgoing, arrived = one(again, state, step)
+        counts = [
+            count + more.astype(jnp.int32)
+            for count, more in zip(counts, (outgoing.sent, arrived), strict=True)
+        ]
+    return state, outgoing._replace(sent=counts[0]), counts[1]
+
+
+def _exchanged(
+    exchange: Exchange,
+    protocol: GossipProtocol,
+    key: Key,
+    t: Array,
+    number: Array | None,
+    graph: PyTree,
+    step: LocalStep,
+    state: GossipState,
+    judge: Judge | None,
+) -> tuple[GossipState, Outgoing, Array]:
+    """One exchange."""
+    step = step._replace(opt_state=state.opt_state)
     outgoing = protocol.send(key, graph, step, state.protocol_state)
     sent, memory = transmit(
         exchange, key, t, outgoing.message, state.memory, step.before
@@ -58,7 +99,12 @@ def communicate(
     arrived = arrivals_of(exchange, protocol, key, t, number, graph, outgoing, state)
     learned: list[PyTree] = []  # what attackers remember
 
-    def combine(peers: Peers, arrived: Array | None = None) -> PyTree:
+    def combine(
+        peers: Peers, arrived: Array | None = None, message: PyTree = None
+    ) -> PyTree:
+        if message is not None:  # it travels beside the one that was sent
+            assert exchange.manner is None, "only exact messages have a second part"
+            return exchange.combine(message, message, lambda owner: peers, None)
         loss = None
         if judge is not None:
             loss = judge(sent, outgoing.message, peers)
@@ -84,13 +130,34 @@ def communicate(
         state.protocol_state,
         combine,
     )
-    if isinstance(memory, Memory) and jax.tree.leaves(learned[-1]):
+    if isinstance(memory, Memory) and learned and jax.tree.leaves(learned[-1]):
         memory = memory._replace(attack=learned[-1])
     variables = shared.with_shared_leaves(state.variables, models)
+    if protocol.adjust_learners is not None:
+        opt_state, protocol_state = protocol.adjust_learners(
+            state.opt_state, protocol_state
+        )
+        state = state._replace(opt_state=opt_state)
     state = state._replace(
         variables=variables, protocol_state=protocol_state, memory=memory
     )
     return state, outgoing, arrived
+
+
+def at_new_rate(
+    protocol: GossipProtocol, state: GossipState, opt_state: PyTree
+) -> GossipState:
+    """The state after training, with memories in units of the new learning rate.
+
+    Args:
+      protocol: of the method.
+      state: after training.
+      opt_state: before it.
+    """
+    if protocol.rescale is None or not isinstance(state.opt_state, Rated):
+        return state
+    factor = rate_change(opt_state, state.opt_state)
+    return state._replace(protocol_state=protocol.rescale(state.protocol_state, factor))
 
 
 def arrivals_of(

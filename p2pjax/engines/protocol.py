@@ -16,11 +16,12 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.shared import shared_leaves
 from p2pjax.graphs import analysis, mixing_matrices
 from p2pjax.graphs.topology import Topology, check_undirected
-from p2pjax.types import Array, Key, Peers, PyTree, Variables
+from p2pjax.types import Array, InputError, Key, Peers, PyTree, Variables
 
 MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
 # Mixes the messages that were sent by a matrix; given what arrived [N, K], what others
-# would have counted is counted for the receiver's own model.
+# would have counted is counted for the receiver's own model. Given another `message`,
+# shaped like the first, it mixes that one: for protocols that take exact messages only.
 Combine = Callable[..., PyTree]
 
 
@@ -37,6 +38,7 @@ class LocalStep(NamedTuple):
     after: PyTree
     gradient: PyTree = None  # of the parameters, where the protocol needs it
     update: PyTree = None  # the optimizer's, likewise
+    opt_state: PyTree = None  # what learners remember, for `GossipProtocol.receive`
 
 
 class Outgoing(NamedTuple):
@@ -50,7 +52,9 @@ class Outgoing(NamedTuple):
 
     message: PyTree  # leaves [N, ...]
     kept: PyTree  # leaves [N, ...]: values of the leaves that are not sent
-    sent: Array  # [N, K] bool: whether each of an agent's senders sends to it
+    # [N, K] bool: whether each of an agent's senders sends to it; or how many messages
+    # it sends, for protocols that take no losses
+    sent: Array
     route: Any = None  # what else `receive` has to know
 
 
@@ -96,10 +100,20 @@ class GossipProtocol(NamedTuple):
     attack_refusal: str = ""  # why no attack; "" where there may be one
     # why no attack that reverses or scales what was learned; "" where there may be one
     update_attack_refusal: str = ""
+    # why no attack that sends other messages; "" where there may be one
+    message_attack_refusal: str = ""
     num_attached: int = 0  # last slots of a prepared graph that are attached attackers'
     # (who shares what, models [N, ...]) -> bits of a message; None: 32 of each number
     bits: Callable[[MixPlan, PyTree], int] | None = None
     weight_bits: int = 0  # of what travels along with models
+    # (protocol state, learning rate over that of the exchange before [N]) -> protocol
+    # state: for memories in units of the learning rate; None where there is none
+    rescale: Callable[[PyTree, Array], PyTree] | None = None
+    # exchanges after local training, of which each sends what the one before made
+    num_exchanges: int = 1
+    # (learners' states, protocol state) -> both, after an exchange: for learners that
+    # begin anew or are corrected; None where exchanges do not concern them
+    adjust_learners: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]] | None = None
 
 
 def bytes_sent(
@@ -170,6 +184,78 @@ def peer_ids(peers: Peers) -> Array:
       [0, 1, 3]
     """
     return jnp.asarray(peers.ids)
+
+
+def zero_params(message: PyTree) -> PyTree:
+    """A `GossipProtocol.init` for protocols that correct parameters, not at first.
+
+    Args:
+      message: all agents' models at the start, leaves `[N, ...]`.
+
+    Example:
+      >>> zero_params({"params": jnp.ones((1, 2)), "batch_stats": jnp.ones(1)}).tolist()
+      [[0.0, 0.0]]
+    """
+    return jax.tree.map(jnp.zeros_like, message["params"])
+
+
+def rescaled(memory: PyTree, factor: Array) -> PyTree:
+    """A `GossipProtocol.rescale` for memories that are multiples of learning rates.
+
+    Args:
+      memory: leaves `[N, ...]`.
+      factor: `[N]`.
+
+    Example:
+      >>> rescaled({"x": jnp.ones((2, 1))}, jnp.array([1.0, 0.5]))["x"].tolist()
+      [[1.0], [0.5]]
+    """
+
+    def scaled(leaf: Array) -> Array:
+        return leaf * factor.astype(leaf.dtype).reshape((-1,) + (1,) * (leaf.ndim - 1))
+
+    return jax.tree.map(scaled, memory)
+
+
+def check_momentum(value: float, argument: str, name: str) -> None:
+    """Refuses what is not from 0 to less than 1.
+
+    Args:
+      value: what was given.
+      argument: its name.
+      name: of the method.
+    """
+    if not 0 <= value < 1:
+        raise InputError(
+            f"Need a {argument} from 0 to less than 1 for {name}, got {value}."
+        )
+
+
+def with_params(step: LocalStep, params: PyTree) -> PyTree:
+    """A message of these parameters, with batch-norm statistics as training left them.
+
+    Args:
+      step: of all agents.
+      params: leaves `[N, ...]`.
+
+    Example:
+      >>> with_params(LocalStep({}, {"params": 1, "batch_stats": 2}), 3)
+      {'params': 3, 'batch_stats': 2}
+    """
+    return {**step.after, "params": params}
+
+
+def updates_of(step: LocalStep) -> PyTree:
+    """What local training added to the parameters, leaves `[N, ...]`.
+
+    Args:
+      step: of all agents.
+
+    Example:
+      >>> print(updates_of(LocalStep({"params": 1.0}, {"params": 3.0})))
+      2.0
+    """
+    return jax.tree.map(jnp.subtract, step.after["params"], step.before["params"])
 
 
 def remembers_nothing(message: PyTree) -> PyTree:

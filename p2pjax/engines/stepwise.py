@@ -25,6 +25,7 @@ from p2pjax.engines.communication import (
     GossipState,
     Pending,
     arrivals_of,
+    at_new_rate,
     communicate,
     finished,
 )
@@ -59,6 +60,7 @@ from p2pjax.training.local_training import (
 )
 from p2pjax.training.local_updates import LocalUpdates, steps, steps_of
 from p2pjax.training.poisoning import poisoned
+from p2pjax.training.rates import rated, without_total
 from p2pjax.types import (
     Algorithm,
     Array,
@@ -152,14 +154,11 @@ def gossip(
             f"{name} reads the gradient of each step, so it needs one local step "
             f"between exchanges, got {local_updates}."
         )
-    if protocol.needs_gradient and score_before:
-        raise InputError(
-            f"{name} reads the gradient of each step, which is gone when a pending "
-            "exchange takes place: use score_before=False."
-        )
     learner = as_learner(task, optimizer)
     if attack is not None and attack.poison is not None:
         learner = poisoned(learner, attack.poison)
+    if protocol.rescale is not None:
+        learner = rated(task, learner, name)
     needs_before = protocol.needs_before or (attack is not None and attack.needs_before)
     local = shared.local_paths(task, local_patterns)
     per_exchange = isinstance(rewire_every, Rewiring)
@@ -260,11 +259,12 @@ def gossip(
             if score_before:
                 state = finished(exchange, protocol, state, needs_before)
             before, judge = shared.shared_leaves(state.variables), None
+            old = state.opt_state
             variables, opt_state, loss, *more = train(
                 key_train,
                 inputs.first_exchange + number,
                 state.variables,
-                state.opt_state,
+                without_total(old),
                 data.train,
                 *([context] if context.is_byzantine is not None else []),
             )
@@ -273,6 +273,7 @@ def gossip(
                 judge = judge_of(key_train, done, variables)
             step = LocalStep(before, shared.shared_leaves(variables), *more)
             state = state._replace(variables=variables, opt_state=opt_state)
+            state = at_new_rate(protocol, state, old)
             if score_before:
                 outgoing = protocol.send(key_send, graph, step, state.protocol_state)
                 arrived = arrivals_of(

@@ -5,7 +5,6 @@ its parts, for those who stop and resume runs or batch several of them.
 """
 
 import copy
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -14,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax.evaluation.test_sets import DIVERGED
 from p2pjax.host_memory import check_room
 from p2pjax.sharding import constrain_sharding, on_host, place, placed
+from p2pjax.simulation._snapshots import Snapshot, stacked, watched
 from p2pjax.simulation._used import Used, added, nothing_used
 from p2pjax.types import (
     Algorithm,
@@ -40,19 +39,6 @@ class Start(NamedTuple):
     key: Key
     data: FederatedData  # of several runs [S, ...], or the same for all
     inputs: PyTree  # what the host has drawn, leaves [R, ...]
-
-
-class Snapshot(NamedTuple):
-    """Where a simulation stands after an evaluation.
-
-    Of S runs side by side, all leaves begin with S.
-    """
-
-    num_rounds: int  # done so far
-    state: PyTree  # valid until the next snapshot is asked for: it is donated
-    metrics: dict[str, np.ndarray]
-    info: Info  # of every round since the last snapshot, leaves [rounds, N]
-    used: Used  # since the start
 
 
 def simulate(
@@ -99,7 +85,7 @@ def simulate(
     evaluate = method.evaluate if evaluate is None else evaluate
     if key.ndim == 0:
         start = prepare(key, method, data, num_rounds)
-        return _watched(
+        return watched(
             snapshots(
                 start, method, num_rounds, eval_every=eval_every, evaluate=evaluate
             )
@@ -111,7 +97,7 @@ def simulate(
     starts = [prepare(one, method, data, num_rounds) for one in key]
     together = _with_one_data(starts)
     if together is not None:
-        return _watched(
+        return watched(
             snapshots(
                 together, method, num_rounds, eval_every=eval_every, evaluate=evaluate
             )
@@ -120,24 +106,7 @@ def simulate(
         snapshots(start, method, num_rounds, eval_every=eval_every, evaluate=evaluate)
         for start in starts
     ]
-    return _watched(map(_stacked, zip(*runs, strict=True)))
-
-
-def _watched(found: Iterator[Snapshot]) -> Iterator[Snapshot]:
-    """The same, with a warning at the first evaluation where agents have diverged."""
-    is_told = False
-    for snapshot in found:
-        diverged = snapshot.metrics.get(DIVERGED)  # [N], or [S, N]
-        # NaN of agents that attack
-        if not is_told and diverged is not None and np.any(diverged > 0):
-            is_told = True
-            warnings.warn(
-                f"The models of {np.sum(diverged > 0)} of {np.size(diverged)} "
-                f"agents are not finite by round {snapshot.num_rounds}, where they "
-                "were evaluated: lower the learning rate.",
-                stacklevel=2,
-            )
-        yield snapshot
+    return watched(map(stacked, zip(*runs, strict=True)))
 
 
 def prepare(
@@ -204,21 +173,6 @@ def _with_one_data(starts: Sequence[Start]) -> Start | None:
     data = starts[0].data
     train = data.train._replace(order_seed=seeds)  # [S, N]: all else is the same
     return Start(key, data._replace(train=train), inputs)
-
-
-def _stacked(runs: Sequence[Snapshot]) -> Snapshot:
-    """Snapshots of single runs as one of S runs."""
-
-    def stack(*leaves: np.ndarray) -> np.ndarray | None:
-        same = len({np.shape(leaf) for leaf in leaves}) == 1
-        return np.stack(leaves) if same else None  # tables of different widths
-
-    metrics, info, used = (
-        jax.tree.map(stack, *(getattr(run, field) for run in runs))
-        for field in ("metrics", "info", "used")
-    )
-    state = tuple(run.state for run in runs)
-    return Snapshot(runs[0].num_rounds, state, metrics, info, used)
 
 
 def _shapes(tree: PyTree) -> list:
@@ -322,7 +276,7 @@ def _data_axes(data: FederatedData, key: Key) -> PyTree:
 
 def initial_shapes(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree:
     """Shapes and dtypes of `initial_state`; nothing is computed."""
-    return jax.eval_shape(partial(_init, algorithm=algorithm), key, data)
+    return jax.eval_shape(partial(_initial, algorithm=algorithm), key, data)
 
 
 def compiled(
@@ -362,12 +316,20 @@ def _chunk(start: Start, first: int, last: int) -> tuple[np.ndarray, PyTree]:
     return numbers, jax.tree.map(lambda leaf: leaf[at], start.inputs)
 
 
-@partial(jax.jit, static_argnames=("algorithm",))
-def _init(key: Key, data: FederatedData, algorithm: Algorithm) -> PyTree:
+def _initial(key: Key, data: FederatedData, algorithm: Algorithm) -> PyTree:
     init = algorithm.init
     if key.ndim:
         init = jax.vmap(init, in_axes=(0, _data_axes(data, key)))
     return constrain_sharding(init(key, data), key.ndim)
+
+
+# It runs once: less optimised code compiles up to three times as fast and, unlike that
+# of a round, computes the same bytes.
+_init = jax.jit(
+    _initial,
+    static_argnames=("algorithm",),
+    compiler_options={"xla_backend_optimization_level": 1},
+)
 
 
 @partial(

@@ -143,14 +143,18 @@ def _first(tree: PyTree) -> PyTree:
 
 def _slice(tree: PyTree, start: Array | int, width: int) -> PyTree:
     return jax.tree.map(
-        lambda leaf: jax.lax.dynamic_slice_in_dim(jnp.asarray(leaf), start, width),
+        lambda leaf: jax.lax.dynamic_slice_in_dim(
+            jnp.asarray(leaf), start, width, allow_negative_indices=False
+        ),
         tree,
     )
 
 
 def _update(tree: PyTree, new: PyTree, start: Array | int) -> PyTree:
     return jax.tree.map(
-        lambda leaf, value: jax.lax.dynamic_update_slice_in_dim(leaf, value, start, 0),
+        lambda leaf, value: jax.lax.dynamic_update_slice_in_dim(
+            leaf, value, start, 0, allow_negative_indices=False
+        ),
         tree,
         new,
     )
