@@ -6,11 +6,22 @@ pip install gossipy-dfl torchvision
 import contextlib
 import io
 import logging
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+
+# gossipy imports torchvision for its downloads only; one built for CUDA does not load
+# beside PyTorch for CPUs ("operator torchvision::nms does not exist").
+try:
+    import torchvision  # noqa: F401
+except (ImportError, RuntimeError):
+    for _name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+        del sys.modules[_name]
+    sys.modules["torchvision"] = types.ModuleType("torchvision")
 from gossipy.core import AntiEntropyProtocol, CreateModelMode, StaticP2PNetwork
 from gossipy.data import DataDispatcher
 from gossipy.data.handler import ClassificationDataHandler

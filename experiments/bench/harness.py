@@ -41,6 +41,7 @@ class System(NamedTuple):
     function: str
     arguments: dict[str, Any]
     threads: int = NUM_CORES
+    python: str = sys.executable  # of its own environment
 
 
 class Workload(NamedTuple):
@@ -172,7 +173,7 @@ class Process:
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "experiments.bench.worker", json.dumps(asked)],
+            [system.python, "-m", "experiments.bench.worker", json.dumps(asked)],
             cwd=checkout,
             env=environment,
             stdin=subprocess.PIPE,

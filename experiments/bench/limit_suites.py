@@ -10,6 +10,7 @@ from experiments.bench.harness import (
     Suite,
     System,
     Workload,
+    cpu_milliseconds,
     gigabytes,
     milliseconds,
     rate,
@@ -37,6 +38,75 @@ def scale(
         return {f"cost {many}/{few}": rates[few] / rates[many]}
 
     return Suite((Workload("agents", "agent-steps/s", rate, systems),), ratios)
+
+
+def views(
+    num_agents: Sequence[int] = (1000, 10_000),
+    view_size: int = 32,
+    widths: Sequence[int] = (784, 10),
+    batch_size: int = 10,
+    num_steps: int = 2,
+) -> Suite:
+    """Two rounds of methods whose agents choose, one of each stage, in views."""
+    network = {"kind": "mlp", "widths": list(widths)}
+    workloads = []
+    for method in ("pens", "dac", "panm"):
+        systems = {
+            f"p2pjax_{n}": _many(
+                "chosen_rounds",
+                Training(network, n, batch_size, num_steps, 2, num_steps * batch_size),
+                method=method,
+                view_size=view_size,
+            )
+            for n in num_agents
+        }
+        workloads += _costs(method, systems)
+    return Suite(workloads, _flatness)
+
+
+def million(
+    num_agents: Sequence[int] = (10_000, 100_000, 1_000_000),
+    widths: Sequence[int] = (99, 10),
+    batch_size: int = 4,
+) -> Suite:
+    """A round of D-PSGD, one step of a thousand parameters, with ever more agents."""
+    network = {"kind": "mlp", "widths": list(widths)}
+    systems = {
+        f"p2pjax_{n}": _many(
+            "averaged_rounds", Training(network, n, batch_size, 1, 1, batch_size)
+        )
+        for n in num_agents
+    }
+    return Suite(_costs("dpsgd", systems), _flatness)
+
+
+def _many(function: str, want: Training, **more: Any) -> System:
+    arguments = {"setting": want._asdict(), "num_devices": NUM_CORES, **more}
+    return System("p2pjax_scale", function, arguments)
+
+
+def _costs(name: str, systems: dict[str, System]) -> list[Workload]:
+    """Time, time of all cores, and memory, by the number of agents."""
+    return [
+        Workload(name, "agent-steps/s", rate, systems),
+        Workload(f"{name}_cpu", "CPU-ms/agent-step", cpu_milliseconds, systems),
+        Workload(f"{name}_memory", "GB", gigabytes, systems),
+    ]
+
+
+def _flatness(found: Medians) -> dict[str, float]:
+    """What an agent costs among many, by what it costs among fewest."""
+    ratios = {}
+    for name, costs in found.items():
+        if not name.endswith("_cpu"):
+            continue
+        few, *others = costs
+        for many in others:
+            method = name.removesuffix("_cpu")
+            ratios[f"{method}: CPU time {many}/{few}"] = costs[many] / costs[few]
+            rates = found[method]
+            ratios[f"{method}: time {many}/{few}"] = rates[few] / rates[many]
+    return ratios
 
 
 def memory(

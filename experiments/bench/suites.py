@@ -5,6 +5,7 @@ from collections.abc import Callable
 from experiments.bench import (
     limit_suites,
     mixing_suites,
+    peer_suites,
     protocol_suites,
     training_suites,
 )
@@ -21,8 +22,11 @@ SUITES: dict[str, Callable[..., Suite]] = {
     "slices": mixing_suites.slices,
     "selection": protocol_suites.selection,
     "events": protocol_suites.events,
+    "peers": peer_suites.peers,
     "adversity": protocol_suites.adversity,
     "scale": limit_suites.scale,
+    "views": limit_suites.views,
+    "million": limit_suites.million,
     "memory": limit_suites.memory,
     "compile": limit_suites.compilation,
 }
