@@ -34,7 +34,7 @@ def draw(verdicts: Sequence[Verdict], folder: Path) -> None:
             key=lambda v: NAMES.index(v.name),
         )
         axes.text(
-            0, top + 0.55, f"{source}: {len(own)} claims", va="bottom", fontsize=10
+            0, top + 0.55, f"{source}: {_count(len(own))}", va="bottom", fontsize=10
         )
         for i, verdict in enumerate(own):
             row, column = divmod(i, COLUMNS)
@@ -65,3 +65,7 @@ def draw(verdicts: Sequence[Verdict], folder: Path) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "claims"}):
         figure.savefig(folder / "claims.svg", metadata={"Date": None})
         figure.savefig(folder / "claims.png", dpi=130)
+
+
+def _count(number: int) -> str:
+    return f"{number} claim{'' if number == 1 else 's'}"

@@ -74,6 +74,8 @@ stronger. Until new runs repeat them, read these verdicts as exploratory:
 - `partial-mnist-convergence-close` is judged at all 30 mini-batches, 11 of them at
   first; the readings of 'start' and 'end' in `partial-mnist-convergence-order` are
   ours.
+- `robust-averaging-agreement-to-the-limit` and `robust-averaging-gts-breaks-earlier`
+  were written down, with their thresholds, when the table of their study was known.
 """
 
 

@@ -80,4 +80,6 @@ def movement(group: Group, metric: str, end: int) -> float | None:
 
 
 def _share(ran: int, printed: int | None) -> str:
+    if printed is None:
+        return f"{ran} rounds, of which the source prints no number"
     return f"{ran} of {printed} rounds"
