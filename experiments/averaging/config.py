@@ -54,5 +54,5 @@ class AveragingConfig(Common):
         topic=TRAINING,
     )
     score_before: bool = switch(
-        False, "Also score the models before they are averaged.", topic=TRAINING
+        True, "Also score the models before they are averaged.", topic=TRAINING
     )

@@ -115,7 +115,7 @@ class Options(Common):
         topic=TRAINING,
     )
     score_before: bool = switch(
-        False,
+        True,
         "Also score the models of D-Cliques before they are averaged; methods that "
         "choose peers have both scores anyway.",
         topic=TRAINING,

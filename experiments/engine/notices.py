@@ -11,12 +11,14 @@ from experiments.engine import rows
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch
 from p2pjax.datasets.checking import is_local
-from p2pjax.types import FederatedData, InputError
+from p2pjax.graphs import analysis
+from p2pjax.types import FederatedData, InputError, Peers
 
 # What is finite, but no result of learning. An undecided prediction has a loss of the
 # logarithm of the number of classes; networks that learned have norms up to hundreds.
 _LOSS = 10  # times that of an undecided prediction
 _NORM = 1e5
+_GRAPH = 1e9  # operations of a look at graphs
 
 
 def tell_of_idle_devices(config: Common, batch: Batch) -> None:
@@ -33,6 +35,54 @@ def tell_of_idle_devices(config: Common, batch: Batch) -> None:
             used,
             there,
         )
+
+
+def tell_of_graphs(batch: Batch) -> None:
+    """Says how well the graphs mix on which the first run of a batch communicates.
+
+    Nothing is said of graphs that are too large to look at within a second or so.
+    """
+    inputs = batch.apart(batch.start.inputs)[0]
+    for weights in jax.tree.leaves(inputs, is_leaf=_is_weights):
+        if not _is_weights(weights) or not is_local(weights.ids):
+            continue
+        several = _in_turn(weights)
+        if several is None:
+            continue
+        number, size, _ = several.ids.shape
+        facts = analysis.report(several)
+        exact, left = facts.get("steps_to_consensus"), 1 - facts["contraction"]
+        logging.info(
+            "%s: %s of %d agents, %.3g neighbours, spectral gap %.3g; %s.",
+            batch.label,
+            f"{number} graphs" if number > 1 else "a graph",
+            size,
+            facts["mean_degree"],
+            facts["spectral_gap"],
+            f"{exact} mixings make all models equal"
+            if exact and number > 1
+            else f"a mixing leaves {left:.3g} of what models differ",
+        )
+
+
+def _in_turn(weights: Peers) -> Peers | None:
+    """Graphs of a run until they come again, `[G, N, K]`; None: too large."""
+    size, width = weights.ids.shape[-2:]
+    most = int(_GRAPH // size**3)
+    if not most:
+        return None
+    ids, weight = map(np.asarray, weights)  # [R, N, K], or [R, W, N, K]
+    if ids.ndim == 4 and ids.shape[1] > 1:  # W in turn, within the first round
+        return Peers(ids[0, :most], weight[0, :most])
+    ids, weight = (leaf.reshape(-1, size, width)[:most] for leaf in (ids, weight))
+    for period in range(1, len(ids)):
+        if all(np.array_equal(leaf[period:], leaf[:-period]) for leaf in (ids, weight)):
+            return Peers(ids[:period], weight[:period])
+    return Peers(ids, weight)
+
+
+def _is_weights(node: object) -> bool:
+    return isinstance(node, Peers)
 
 
 def tell_of_divergence(

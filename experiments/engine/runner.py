@@ -17,6 +17,7 @@ import numpy as np
 from experiments.engine import config as configs
 from experiments.engine import (
     fitting,
+    mapped_memory,
     notices,
     own_files,
     processes,
@@ -174,6 +175,8 @@ def _run_left(
         for batch in batches(config, jobs, position.job):
             begin = time.monotonic()
             if batch.kind != kind:
+                mapped_memory.make_room()
+                notices.tell_of_graphs(batch)
                 progress.say(f"{batch.label}: compiling")
             with devices_of(config, batch.start.data):
                 notices.tell_of_idle_devices(config, batch)

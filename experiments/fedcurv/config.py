@@ -80,7 +80,7 @@ class Config(Common):
         5, "Passes over own data a round.", at_least=1, topic=TRAINING
     )
     score_before: bool = switch(
-        False,
+        True,
         "Also score the models of fedavg, fedprox and fedper before they are averaged; "
         "those of fedcurv and fedcurv_ring have both scores anyway.",
         topic=TRAINING,

@@ -118,7 +118,7 @@ class Config(Common):
         topic=TRAINING,
     )
     score_before: bool = switch(
-        False,
+        True,
         "Also score the models before they are averaged, of step-wise methods and "
         "FedAvg.",
         topic=TRAINING,

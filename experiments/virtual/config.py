@@ -122,7 +122,7 @@ class Config(Common):
         topic=TRAINING,
     )
     score_before: bool = switch(
-        False,
+        True,
         "Also score the models of FedAvg before they are averaged.",
         topic=TRAINING,
     )
