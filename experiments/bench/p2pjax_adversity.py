@@ -20,19 +20,24 @@ LOST = 0.3
 
 
 def rounds(
-    setting: dict[str, Any], degree: int, adverse: bool, num_devices: int
+    setting: dict[str, Any],
+    degree: int,
+    rule: str | None,
+    num_devices: int,
+    quantized: bool = True,
 ) -> Callable[[], float]:
-    """Rounds of D-PSGD, plain or with all of it at once; counts rounds."""
+    """Rounds of D-PSGD, plain or attacked, lossy and robust; counts rounds."""
     sharding.use_cpu_devices(num_devices)
     want = inputs.Training(**setting)
     jax.set_mesh(sharding.agents_mesh(want.num_agents))
     graph = pj.graphs.random_regular(want.num_agents, degree, seed=0)
     options: dict[str, Any] = {}
-    if adverse:
+    if rule is not None:
+        formats = [pj.channel.quantize(8)] if quantized else []
         options = {
-            "channel": pj.channel.chain(pj.channel.quantize(8), pj.channel.drop(LOST)),
+            "channel": pj.channel.chain(*formats, pj.channel.drop(LOST)),
             "attack": pj.attacks.alie(attackers(want.num_agents), SCALE),
-            "aggregate": pj.robust.clipped_gossip(max_byzantine=1),
+            "aggregate": getattr(pj.robust, rule)(max_byzantine=1),
         }
     method = pj.dpsgd(
         task_of(want.network),

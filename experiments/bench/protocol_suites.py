@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from experiments.bench.harness import (
     NUM_CORES,
@@ -12,6 +13,7 @@ from experiments.bench.harness import (
     amount,
     cpu_milliseconds,
     gigabytes,
+    is_installed,
     milliseconds,
     rate,
     speedups,
@@ -113,33 +115,48 @@ def adversity(
 ) -> Suite:
     """A lossy, compressed, attacked and robust round beside the plain one.
 
-    The loop of PyTorch does the exchange alone, receiver by receiver.
+    The loops of PyTorch and ByzFL do the exchange alone, receiver by receiver; ByzFL
+    has no ClippedGossip, so that its exchange stands beside a round of its own rule.
     """
     network = {"kind": "mlp", "widths": list(widths)}
     want = Training(
         network, num_agents, batch_size, 1, num_rounds, num_examples=batch_size
     )
     size = {"setting": want._asdict(), "degree": degree, "num_devices": NUM_CORES}
-    systems = {
-        name: System("p2pjax_adversity", "rounds", {**size, "adverse": adverse})
-        for name, adverse in (("p2pjax", True), ("p2pjax_plain", False))
-    }
+
+    def mine(rule: str | None, **options: Any) -> System:
+        return System("p2pjax_adversity", "rounds", {**size, "rule": rule, **options})
+
+    systems = {"p2pjax": mine("clipped_gossip"), "p2pjax_plain": mine(None)}
     columns = sum((a + 1) * b for a, b in itertools.pairwise(widths))
     exchange = {"num_agents": num_agents, "num_columns": columns, "degree": degree}
     timed = {**systems, **torch_systems("adverse_exchange", exchange)}
-    workloads = (
+    workloads = [
         Workload("round", "ms", milliseconds, timed),
         Workload("memory", "GB", gigabytes, systems),
-    )
+    ]
+    if is_installed("byzfl", "torch"):
+        threads = {"threads": NUM_CORES}
+        loop = System(
+            "byzfl_loop", "adverse_exchange", {**exchange, **threads}, NUM_CORES
+        )
+        trimmed = {"p2pjax": mine("trimmed_mean", quantized=False), "byzfl": loop}
+        workloads.append(Workload("trimmed_round", "ms", milliseconds, trimmed))
 
     def ratios(found: Medians) -> dict[str, float]:
         times = dict(found["round"])
-        mine, plain = times.pop("p2pjax"), times.pop("p2pjax_plain")
+        adverse, plain = times.pop("p2pjax"), times.pop("p2pjax_plain")
         held = found["memory"]
-        return {
-            "time: adverse/plain": mine / plain,
+        ratios = {
+            "time: adverse/plain": adverse / plain,
             "memory: adverse/plain": held["p2pjax"] / held["p2pjax_plain"],
-            **{f"{name}, exchange alone/p2pjax": t / mine for name, t in times.items()},
         }
+        for name, time in times.items():
+            ratios[f"{name}, exchange alone/p2pjax"] = time / adverse
+        for name, time in found.get("trimmed_round", {}).items():
+            if name != "p2pjax":
+                by_rule = time / found["trimmed_round"]["p2pjax"]
+                ratios[f"{name}, trimmed exchange alone/p2pjax"] = by_rule
+        return ratios
 
     return Suite(workloads, ratios)
