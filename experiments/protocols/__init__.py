@@ -1,0 +1,1 @@
+"""Label skew, graphs and protocols at equal messages: today's decentralized baselines."""

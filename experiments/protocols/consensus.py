@@ -1,0 +1,64 @@
+"""How fast agents agree on the mean of their numbers, on each graph; nothing is learned.
+
+As in Takezawa et al. (2023), "Beyond exponential graph: communication-efficient
+topologies for decentralized learning via finite-time convergence",
+https://arxiv.org/abs/2305.11420.
+"""
+
+from collections.abc import Mapping
+from functools import cache, partial
+
+import numpy as np
+
+from experiments.engine.jobs import Measurement, data_rng
+from experiments.protocols.config import Config, as_compared
+from experiments.protocols.graphs import GRAPHS, matrices
+from p2pjax.host_memory import check_room
+
+EXACT = 1e-12  # of a squared error of numbers of size 1: weights are of float32
+
+
+def measurements(config: Config) -> list[Measurement]:
+    """Squared errors of each graph after each number of mixings, `--num_rounds` at most.
+
+    Args:
+      config: of the experiment.
+    """
+    size, steps = config.num_agents, config.num_rounds
+    check_room(8 * steps * size**2, f"{steps} mixing matrices of {size} agents")
+    found = cache(partial(errors, config))
+
+    def measure(graph: str, run: int, t: int) -> Mapping[str, float]:
+        error, messages = found(graph, run)
+        return {"squared_error": float(error[t]), "messages": float(messages[t])}
+
+    return [
+        Measurement(graph, {"t": t}, run, partial(measure, graph, run, t))
+        for graph in config.chosen_graphs
+        for t in range(steps + 1)
+        for run in config.runs
+    ]
+
+
+def errors(config: Config, graph: str, run: int) -> tuple[np.ndarray, np.ndarray]:
+    """After t mixings, `[T + 1]`: mean squared distance from the first mean; messages.
+
+    Messages are those that an agent has sent, in the mean. Errors below `EXACT` are
+    round-off, and count as 0.
+
+    Args:
+      config: of the experiment.
+      graph: its name.
+      run: its number; all graphs of a run start from the same numbers.
+    """
+    rng = data_rng(config, run)
+    x = rng.normal(size=config.num_agents)
+    mean, found, sent = x.mean(), [np.var(x)], [0.0]
+    named = GRAPHS[graph](as_compared(config))
+    for matrix in matrices(named, rng, config.num_rounds):
+        x = matrix @ x
+        error = float(np.mean((x - mean) ** 2))
+        found.append(error if error > EXACT else 0.0)
+        links = np.count_nonzero(matrix) - np.count_nonzero(np.diag(matrix))
+        sent.append(sent[-1] + links / len(x))
+    return np.asarray(found), np.asarray(sent)
