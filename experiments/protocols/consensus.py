@@ -1,4 +1,4 @@
-"""How fast agents agree on the mean of their numbers, on each graph; nothing is learned.
+"""How fast agents agree on the mean of their numbers, graph by graph.
 
 As in Takezawa et al. (2023), "Beyond exponential graph: communication-efficient
 topologies for decentralized learning via finite-time convergence",
@@ -19,7 +19,7 @@ EXACT = 1e-12  # of a squared error of numbers of size 1: weights are of float32
 
 
 def measurements(config: Config) -> list[Measurement]:
-    """Squared errors of each graph after each number of mixings, `--num_rounds` at most.
+    """Squared errors of each graph after 0 to `--num_rounds` mixings.
 
     Args:
       config: of the experiment.
