@@ -1,1 +1,1 @@
-"""Label skew, graphs and protocols at equal messages: today's decentralized baselines."""
+"""Methods and graphs under label skew, at equal messages."""

@@ -182,6 +182,13 @@ class Config(Common):
         at_most=4,
         topic=DATA,
     )
+    train_size: int | None = integer(
+        None,
+        "Training examples of each agent, of a part of all examples that each run "
+        "draws anew; as many as there are if not given.",
+        at_least=1,
+        topic=DATA,
+    )
     test_fraction: float = number(
         0.1, "Of each agent's examples.", above=0, below=0.5, topic=DATA
     )

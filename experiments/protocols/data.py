@@ -1,5 +1,6 @@
 """What agents learn from: examples of a named data set, split by label or by user."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from p2pjax.datasets.loaders import cifar10, digits, mnist
 from p2pjax.datasets.loaders.named import load_examples
 from p2pjax.datasets.split import Splitter
 from p2pjax.datasets.stacking import Examples
-from p2pjax.types import FederatedData
+from p2pjax.types import FederatedData, InputError
 
 
 def examples_of(config: Config) -> Examples:
@@ -52,6 +53,9 @@ def data_of_run(
         "by_user": splits.by_user,
         "rotated": lambda: splits.rotated(config.num_clusters),
     }
+    rng = data_rng(config, run)
+    if config.train_size is not None:
+        examples = _part(config, examples, rng)
     has_users = len(np.unique(examples.user)) > 1
     data = federate_examples(
         examples,
@@ -60,6 +64,27 @@ def data_of_run(
         split=makers[config.chosen_split](),
         test_fraction=config.test_fraction,
         valid_fraction=config.test_fraction if config.tune else 0.0,
-        seed=data_rng(config, run),
+        seed=rng,
     )
     return data._replace(test=data.valid) if config.tune else data
+
+
+def _part(config: Config, examples: Examples, rng: np.random.Generator) -> Examples:
+    """As many as give each agent its training examples."""
+    if config.chosen_split == "by_user":
+        raise InputError(
+            "Need no --train_size with --split=by_user, where users have what they "
+            f"have, got {config.train_size}."
+        )
+    held = config.test_fraction * (2 if config.tune else 1)
+    number = config.num_agents * math.ceil((config.train_size or 1) / (1 - held))
+    if number > len(examples.y):
+        raise InputError(
+            f"Need {number} examples for {config.num_agents} agents with "
+            f"{config.train_size} to train on, got {len(examples.y)}: lower "
+            "--train_size or --num_agents."
+        )
+    rows = rng.permutation(len(examples.y))[:number]
+    return examples._replace(
+        x=examples.x[rows], y=examples.y[rows], user=examples.user[rows]
+    )
