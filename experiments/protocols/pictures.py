@@ -11,6 +11,7 @@ from experiments.analysis import figures
 from experiments.analysis.lines import draw_lines, grouped
 from experiments.engine import reading
 from experiments.engine.row_kinds import Row
+from experiments.protocols.consensus import EXACT
 from experiments.protocols.results import metric_of, rows_of
 
 SENT = "mean_messages"  # by all runs of a scheme at one evaluation
@@ -91,13 +92,17 @@ def merged(folder: Path) -> None:
 
 
 def consensus(folder: Path) -> None:
-    """Squared error against mixings and against messages; exact agreement is 0.
+    """Squared error against mixings and against messages; none is drawn at the bottom.
 
     Args:
       folder: of the run.
     """
     rows = [
-        row | {"t": row["setting"]["t"]}
+        row
+        | {
+            "t": row["setting"]["t"],
+            "squared_error": max(row["squared_error"], EXACT),
+        }
         for row in reading.rows(folder, numbers=("squared_error", "messages"))
     ]
     rows = with_mean_messages(rows, "t")

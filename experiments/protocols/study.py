@@ -49,15 +49,15 @@ def report(config: Config, folder: Path) -> None:
 
 
 def _print_errors(folder: Path) -> None:
-    """The number of mixings after which each graph has agreed, or what is left."""
+    """What is left after all mixings, and after how many it was round-off."""
     rows = reading.summary_rows(folder, "squared_error", ("mean",))
     by_graph: dict[str, dict[int, float]] = {}
     for row in rows:
         by_graph.setdefault(row["scheme"], {})[row["setting"]["t"]] = row["mean"]
     for graph, errors in by_graph.items():
         exact = [t for t, error in errors.items() if error == 0]
-        said = f"agree after {exact[0]} mixings" if exact else "never agree exactly"
-        print(f"{graph:<22} {errors[max(errors)]:<10.2g} {said}")
+        said = f"below {consensus.EXACT:g} after {exact[0]} mixings" if exact else ""
+        print(f"{graph:<22} {errors[max(errors)]:<10.2g} {said}".rstrip())
     print(f"Results are in {folder}")
 
 
