@@ -15,6 +15,7 @@ from experiments.protocols.config import Config, as_compared
 from experiments.protocols.graphs import GRAPHS, matrices
 from p2pjax.host_memory import check_room
 
+DIMENSION = 100  # numbers of each agent, over which errors are means
 EXACT = 1e-12  # of a squared error of numbers of size 1: weights are of float32
 
 
@@ -25,7 +26,10 @@ def measurements(config: Config) -> list[Measurement]:
       config: of the experiment.
     """
     size, steps = config.num_agents, config.num_rounds
-    check_room(8 * steps * size**2, f"{steps} mixing matrices of {size} agents")
+    check_room(
+        8 * size * (steps * size + DIMENSION),
+        f"{steps} mixing matrices of {size} agents",
+    )
     found = cache(partial(errors, config))
 
     def measure(graph: str, run: int, t: int) -> Mapping[str, float]:
@@ -52,8 +56,9 @@ def errors(config: Config, graph: str, run: int) -> tuple[np.ndarray, np.ndarray
       run: its number; all graphs of a run start from the same numbers.
     """
     rng = data_rng(config, run)
-    x = rng.normal(size=config.num_agents)
-    mean, found, sent = x.mean(), [np.var(x)], [0.0]
+    x = rng.normal(size=(config.num_agents, DIMENSION))
+    mean, sent = x.mean(0), [0.0]
+    found = [float(np.mean((x - mean) ** 2))]
     named = GRAPHS[graph](as_compared(config))
     for matrix in matrices(named, rng, config.num_rounds):
         x = matrix @ x

@@ -3,7 +3,8 @@
     python -m experiments.tables [--check]
 
 Each page has a part between two comments that this command writes; everything else is
-left as it is; docs/leaderboard.md is written whole. With --check it fails when a page is not what would be written.
+left as it is; docs/leaderboard.md is written whole. With --check it fails when a page
+is not what would be written.
 """
 
 import dataclasses

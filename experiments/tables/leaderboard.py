@@ -13,12 +13,15 @@ from p2pjax.evaluation import statistics
 PAGE = Path("docs", "leaderboard.md")
 HEAD = """# Leaderboard
 
-Decentralized methods and graphs on data with label skew, computed by `python -m experiments.tables` from the runs that are
-kept in [results/](../results); do not edit. *All tests* is the accuracy of the agents' own models on the test examples of all
-agents together, *own tests* on each agent's own, *mean model* that of the mean of all models on all test examples (one global
-merge would give it). Cells are means over seeds; ± are 95% intervals of the mean. *Disagreement* is the mean squared distance of
-models from their mean. Messages and megabytes are what an agent has sent in a whole run. Rates were chosen on a run that is not
-among these, at a quarter of the length ([RESULTS.md](../experiments/protocols/RESULTS.md)).
+Decentralized methods and graphs on data with label skew, computed by `python -m
+experiments.tables` from the runs that are kept in [results/](../results); do not
+edit. *All tests* is the accuracy of the agents' own models on the test examples of
+all agents together, *own tests* on each agent's own, *mean model* that of the mean of
+all models on all test examples (one global merge would give it). Cells are means over
+seeds; ± are 95% intervals of the mean. *Disagreement* is the mean squared distance of
+models from their mean. Messages and megabytes are what an agent has sent in a whole
+run. Rates were chosen on a run that is not among these, at a quarter of the length
+([RESULTS.md](../experiments/protocols/RESULTS.md)).
 """
 NONE = "\nNo study of learning is kept yet.\n"
 COLUMNS = (
