@@ -22,7 +22,7 @@ from p2pjax.graphs.topology import (
     stack,
     unstack,
 )
-from p2pjax.types import InputError, Peers
+from p2pjax.types import Peers
 
 Maker = Callable[[ComparedConfig], NamedGraph]
 USUAL_DEGREE = 3
@@ -134,20 +134,16 @@ def with_window(
       num_agents: N.
       probability: of hearing one agent elsewhere.
       num_exchanges: of a run.
-      first: where the window begins, a share of all exchanges.
+      first: where the window begins, a share of all exchanges; earlier where it would
+        not end in time.
       share: of all exchanges that are in the window.
     """
-    begin = round(first * num_exchanges)
-    end = begin + max(1, round(share * num_exchanges))
-    if end > num_exchanges:
-        raise InputError(
-            f"Need a window within {num_exchanges} exchanges, got one from exchange "
-            f"{begin} to {end}: raise --num_rounds."
-        )
+    length = max(1, round(share * num_exchanges))
+    begin = min(round(first * num_exchanges), num_exchanges - length)
     return stack(
         [
             complete(num_agents)
-            if begin <= number < end
+            if begin <= number < begin + length
             else hear_one(rng, num_agents, probability)
             for number in range(num_exchanges)
         ]
