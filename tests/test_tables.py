@@ -134,8 +134,7 @@ class TestLeaderboard:
         assert found.index("**alpha 1**") < found.index("**alpha 10**")
         first, second, *_ = [row for row in found.splitlines() if "| 0.2 |" in row]
         half = stats.t.ppf(0.975, 1) * 0.1
-        assert first == (
-            f"| high | 0.2 | 0.700 ± {half:.3f} | 0.900 ± 0.000 |  |  | 1,200 | 3.45 | 2 |"
-        )
+        assert first.startswith(f"| high | 0.2 | 0.700 ± {half:.3f} | 0.900 ± 0.000 |")
+        assert first.endswith("|  |  | 1,200 | 3.45 | 2 |")
         assert second.startswith("| low | 0.2 | 0.200 ±")
         assert "| 0.250 ± 0.000 |" in found
