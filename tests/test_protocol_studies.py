@@ -209,6 +209,7 @@ class TestRun:
             "all reduce",
         )
 
+    @pytest.mark.slow
     def test_tuning_prints_rates(self, run, capsys):
         flags = ("--study=merge", "--tune", "--grid=0.2,0.4", "--local_steps=2")
         folder = run(*TINY, *flags, experiment="protocols")
@@ -229,6 +230,7 @@ class TestRun:
     ("flags", "said"),
     [
         (("--study=merge", "--methods=dpsgd"), "Need no --methods in the study merge"),
+        (("--study=merge", "--graphs=ring"), "Need no --graphs in the study merge"),
         (("--study=loss", "--graphs=ring,torus"), "Need one graph in the study loss"),
         (("--study=loss", "--losses=1"), "Need --losses below 1, got 1"),
         (("--study=graphs", "--alphas=1,2"), "Need one value of --alphas in the study"),

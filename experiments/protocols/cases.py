@@ -9,7 +9,7 @@ import numpy as np
 import p2pjax as pj
 from experiments.compare.graphs import NamedGraph
 from experiments.compare.methods import Problem
-from experiments.protocols.config import Config, as_compared
+from experiments.protocols.config import SCHEMES, Config, as_compared
 from experiments.protocols.graphs import GRAPHS, hear_one, with_window
 from experiments.protocols.methods import METHODS, Method
 from p2pjax.tasks.task import Task
@@ -56,6 +56,25 @@ def cases_of(config: Config, train_size: float) -> list[Case]:
         "tokens": _by_tokens,
     }[config.study](config)
     return found
+
+
+def check_given(config: Config) -> None:
+    """Refuses methods and graphs in studies that have none to choose.
+
+    Args:
+      config: of the experiment.
+    """
+    given = {"methods": config.methods, "graphs": config.graphs}
+    taken = {
+        "methods": config.study in SCHEMES,
+        "graphs": config.study != "merge",
+    }
+    for name, names in given.items():
+        if names is not None and not taken[name]:
+            raise InputError(
+                f"Need no --{name} in the study {config.study}, whose {name} are "
+                f"given, got {', '.join(names)}."
+            )
 
 
 def _graph(config: Config, name: str) -> NamedGraph:

@@ -215,14 +215,8 @@ class Config(Common):
 
     @property
     def chosen_methods(self) -> tuple[str, ...]:
-        """Refuses methods in studies that have none to choose."""
-        known = SCHEMES.get(self.study)
-        if known is None and self.methods is not None:
-            raise InputError(
-                f"Need no --methods in the study {self.study}, whose schemes are "
-                f"given, got {', '.join(self.methods)}."
-            )
-        return self.methods or known or ("dpsgd",)
+        """Those of the study's table if none are given."""
+        return self.methods or SCHEMES.get(self.study, ("dpsgd",))
 
     @property
     def chosen_graphs(self) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job, Measurement
 from experiments.protocols import consensus, pictures, results, scores, training
+from experiments.protocols.cases import check_given
 from experiments.protocols.config import Config, settle_tuning
 from p2pjax.types import InputError
 
 
 def make_jobs(config: Config) -> list[Job] | list[Measurement]:
     """All runs of the study."""
+    check_given(config)
     if config.study != "consensus":
         return training.jobs_of(config)
     if config.tune:
