@@ -1,6 +1,7 @@
 """Jobs of the studies in which agents learn."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -82,7 +83,11 @@ def jobs_of(config: Config) -> list[Job]:
     return jobs
 
 
-def _data(config: Config, examples: Examples, alpha: float):  # type: ignore[no-untyped-def]
+def _data(
+    config: Config, examples: Examples, alpha: float
+) -> Callable[[int], FederatedData]:
+    """Of a run, by its number."""
+
     def make(run: int) -> FederatedData:
         return data_of_run(config, examples, alpha, run)
 
