@@ -17,6 +17,8 @@ from experiments.protocols.config import (
     settle_tuning,
 )
 from p2pjax.datasets import label_skew
+from p2pjax.simulation._sweep import with_hyperparameters
+from p2pjax.training.rates import learning_rates
 from p2pjax.types import InputError
 
 TINY = (
@@ -63,6 +65,18 @@ class TestEqualSizes:
 
 
 class TestRates:
+    def test_the_rate_is_read_where_methods_look_for_it(self):
+        optimizer = rates.descent(0.5, 2, 0.1, momentum=0.9)
+        state = optimizer.init(np.float32(0))
+        state = with_hyperparameters(state, {rates.FIRST: 0.25})
+        read = []
+        for _ in range(4):
+            _, state = optimizer.update(np.float32(1), state)
+            (found,) = learning_rates(state)
+            read.append(float(found))
+        assert read == pytest.approx([0.25, 0.25, 0.025, 0.025])
+
+    @pytest.mark.slow
     def test_memories_follow_the_rate_as_with_a_schedule_of_optax(self):
         """Gradient tracking with a drop is that of `optax.inject_hyperparams`."""
         data = pj.datasets.digits(
