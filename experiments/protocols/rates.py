@@ -18,7 +18,7 @@ FIRST = "first_rate"  # the hyperparameter to write into a state
 class DroppingState(NamedTuple):
     """Steps so far, and rates as `optax.inject_hyperparams` keeps them."""
 
-    count: Array  # []
+    num_steps: Array  # []
     hyperparams: dict[str, Array]
     inner_state: tuple[()] = ()
 
@@ -55,10 +55,10 @@ def dropping_rate(
     ) -> tuple[PyTree, DroppingState]:
         del params
         first = state.hyperparams[FIRST]
-        rate = first * jnp.where(state.count < drop_after, 1.0, factor)
+        rate = first * jnp.where(state.num_steps < drop_after, 1.0, factor)
         updates = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, updates)
         rates = {FIRST: first, "learning_rate": rate}
-        return updates, DroppingState(state.count + 1, rates)
+        return updates, DroppingState(state.num_steps + 1, rates)
 
     return optax.GradientTransformation(init_fn, update_fn)
 
