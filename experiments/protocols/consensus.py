@@ -16,6 +16,7 @@ from experiments.protocols.graphs import GRAPHS, matrices
 from p2pjax.host_memory import check_room
 
 DIMENSION = 100  # numbers of each agent, over which errors are means
+_ROW = 1000  # bytes of a measurement, about
 EXACT = 1e-12  # of a squared error of numbers of size 1: weights are of float32
 
 
@@ -26,9 +27,10 @@ def measurements(config: Config) -> list[Measurement]:
       config: of the experiment.
     """
     size, steps = config.num_agents, config.num_rounds
+    number = (steps + 1) * len(config.chosen_graphs) * config.num_runs
     check_room(
-        8 * size * (steps * size + DIMENSION),
-        f"{steps} mixing matrices of {size} agents",
+        8 * size * (steps * size + DIMENSION) + _ROW * number,
+        f"{steps} mixing matrices of {size} agents and {number} errors",
     )
     found = cache(partial(errors, config))
 
