@@ -38,6 +38,15 @@ CLAIMS = {
     "He, Karimireddy, Jaggi 2022": 2,
     "Wu, Chen, Ling 2023": 3,
     "Koloskova, Stich, Jaggi 2019": 1,
+    "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021": 4,
+    "Lin, Karimireddy, Stich, Jaggi 2021": 1,
+    "Takezawa, Bao, Niwa, Sato, Yamada 2023": 2,
+    "Takezawa, Sato, Bao, Niwa, Yamada 2023": 3,
+    "de Vos, Farhadkhani, Guerraoui, Kermarrec, Pires, Sharma 2023": 2,
+    "Zhu et al. 2026": 4,
+    "Liu, Lin, Koloskova, Stich 2024": 1,
+    "Kirch et al. 2026": 1,
+    "Takezawa, Stich 2025": 1,
 }
 NUM_CLAIMS = sum(CLAIMS.values())
 

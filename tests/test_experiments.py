@@ -290,6 +290,16 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--test_size=60",
             "--num_byzantine=1",
         ),
+        "protocols": (
+            "--dataset=digits",
+            "--split=rotated" if "clusters" in name else "--split=dirichlet",
+            "--network=mlp",
+            "--hidden=4",
+            "--num_agents=12",
+            "--degree=2",
+            "--tokens=2,4",
+            f"--train_size={train_size}",
+        ),
     }[experiment]
     if "connections.text" in name or "connections.thesis_text" in name:
         small = (
@@ -334,7 +344,12 @@ def takes_long(path):
     """Those of larger sizes build the same jobs as the quick one, of more agents."""
     size = "paper|quick|scaled"
     size = re.search(f"^# size: ({size})", path.read_text(), re.MULTILINE)[1]
-    many = path.parents[1].name in ("connections", "multi_task", "next_word")
+    many = path.parents[1].name in (
+        "connections",
+        "multi_task",
+        "next_word",
+        "protocols",
+    )
     return size == "paper" or (size == "scaled" and many)
 
 
@@ -391,6 +406,9 @@ def test_flagfiles_run(run, flagfile):
         return
     if "robustness.averaging" in named(flagfile):
         assert_drawn(folder, "error_by_attackers", "squared error", "gts")
+        return
+    if named(flagfile) == "protocols.consensus":
+        assert_drawn(folder, "error_by_mixings", "squared error", "base 2")
         return
     assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 

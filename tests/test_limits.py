@@ -53,6 +53,8 @@ SETTINGS = {
     "multi_task": ("--num_agents=4", "--methods=mt", "--graphs=random"),
     "next_word": ("--num_agents=8", "--methods=dpsgd,p2p_bn"),
     "next_word scaling": ("--study=scaling", "--sizes=8"),
+    "protocols": ("--num_agents=4", "--methods=dpsgd", "--train_size=20"),
+    "protocols consensus": ("--num_agents=4", "--study=consensus", "--graphs=ring"),
     "robustness": (
         *("--num_agents=4", "--links=1", "--test_size=20", "--rules=gts"),
         *("--attacks=alie", "--num_byzantine=1"),
@@ -106,6 +108,8 @@ REFUSED = {
     "multi_task": "num_agents length stream feed_forward layers heads batch_size",
     "next_word": "num_agents units batch_size num_rounds degree",
     "next_word scaling": "sizes units",
+    "protocols": "num_agents train_size hidden batch_size",
+    "protocols consensus": "num_agents num_rounds",
     "robustness": "num_agents num_byzantine links train_size test_size hidden",
     "robustness averaging": "num_agents num_byzantine links dimension",
     "robustness dumbbell": "num_agents extra_edges train_size test_size hidden",

@@ -10,7 +10,7 @@ from scipy import stats
 
 from experiments.claims import evidence
 from experiments.tables import __main__ as command
-from experiments.tables import render
+from experiments.tables import leaderboard, render
 from p2pjax.types import InputError
 
 ROOT = experiment_modules.ROOT
@@ -100,3 +100,41 @@ def test_pages_that_cannot_be_written_are_refused(tmp_path, capsys):
         run_tool(command.Options, command.main, "all")
     assert exit_info.value.code == 2
     assert "Need no arguments but --check, got 'all'" in capsys.readouterr().err
+
+
+class TestLeaderboard:
+    def test_is_what_the_results_say(self):
+        found = (ROOT / leaderboard.PAGE).read_text()
+        assert found == leaderboard.page(ROOT), "run python -m experiments.tables"
+
+    def test_says_when_no_study_is_kept(self, tmp_path):
+        (tmp_path / "results").mkdir()
+        assert "No study of learning is kept yet." in leaderboard.page(tmp_path)
+        write_study(tmp_path, "toy.one", [line("a", 0, [0.1, 0.2, 0.3])])
+        assert "No study of learning is kept yet." in leaderboard.page(tmp_path)
+
+    def test_ranks_schemes_within_settings(self, tmp_path):
+        pooled = {"low": [0.1, 0.3], "high": [0.6, 0.8]}
+        lines = [
+            line(scheme, run, [0.5, 0.5, 0.9], alpha=alpha)
+            | {
+                "pooled_accuracy": [0.0, 0.0, own],
+                "merged_accuracy": [0.0, 0.0, None if alpha == 1 else 0.25],
+                "messages": [1, 2, 1200],
+                "bytes": [1, 2, 3_450_000],
+                "learning_rate": [0.2] * 3,
+            }
+            for scheme, values in pooled.items()
+            for alpha in (1, 10)
+            for run, own in enumerate(values)
+        ]
+        write_study(tmp_path, "protocols.toy", lines)
+        found = leaderboard.page(tmp_path)
+        assert "No study" not in found
+        assert found.index("**alpha 1**") < found.index("**alpha 10**")
+        first, second, *_ = [row for row in found.splitlines() if "| 0.2 |" in row]
+        half = stats.t.ppf(0.975, 1) * 0.1
+        assert first.startswith(f"| high | 0.2 | 0.700 ± {half:.3f} | 0.900 ± 0.000 |")
+        assert first.endswith("|  |  | 1,200 | 3.45 | 2 |")
+        assert second.startswith("| low | 0.2 | 0.200 ±")
+        assert "| 0.250 ± 0.000 |" in found

@@ -54,21 +54,35 @@ class Problem(NamedTuple):
         return max(least, self.num_rounds // parts)
 
 
-def _on_graph(make: Callable[..., Algorithm]) -> Callable[[Problem], Algorithm]:
+def on_graph(
+    make: Callable[..., Algorithm], **arguments: Any
+) -> Callable[[Problem], Algorithm]:
+    """Of methods that communicate in steps, on the problem's graph.
+
+    Args:
+      make: such as `pj.dpsgd`.
+      **arguments: of its own.
+    """
     return lambda p: make(
         p.task,
         p.optimizer,
         p.graph.graph,
         rewire_every=pj.graphs.COMMUNICATION if p.graph.changes else None,
         **p.averaged,
+        **arguments,
     )
 
 
-def _per_round(
+def per_round(
     make: Callable[..., Algorithm],
     arguments: Callable[[Problem], dict[str, Any]] = lambda p: {},
 ) -> Callable[[Problem], Algorithm]:
-    """Of methods that communicate once in a round."""
+    """Of methods that communicate once in a round, on the problem's graph.
+
+    Args:
+      make: such as `pj.dfca`.
+      arguments: of its own, for a problem.
+    """
     return lambda p: make(
         p.task,
         p.optimizer,
@@ -102,24 +116,24 @@ def _token_ring(num_agents: int) -> Any:
 METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "local_only": lambda p: pj.local_only(p.task, p.optimizer, **p.own),
     "central": lambda p: pj.central(p.task, p.optimizer, batch_size=p.batch_size),
-    "dpsgd": _on_graph(pj.dpsgd),
-    "d2": _on_graph(pj.d2),
-    "dfedavgm": _on_graph(pj.dfedavgm),
-    "dfedsam": _on_graph(pj.dfedsam),
-    "k_gt": _on_graph(pj.k_gt),
+    "dpsgd": on_graph(pj.dpsgd),
+    "d2": on_graph(pj.d2),
+    "dfedavgm": on_graph(pj.dfedavgm),
+    "dfedsam": on_graph(pj.dfedsam),
+    "k_gt": on_graph(pj.k_gt),
     "epidemic": lambda p: pj.epidemic(
         p.task, p.optimizer, num_peers=p.num_peers, **p.averaged
     ),
     "ad_psgd": lambda p: pj.ad_psgd(p.task, p.optimizer, p.graph.graph, **p.sent),
-    "sgp": _on_graph(pj.sgp),
-    "gosgd": _on_graph(pj.gosgd),
-    "exact_diffusion": _on_graph(pj.exact_diffusion),
-    "extra": _on_graph(pj.extra),
-    "gradient_tracking": _on_graph(pj.gradient_tracking),
-    "momentum_tracking": _on_graph(pj.momentum_tracking),
-    "qg_dsgdm": _on_graph(pj.qg_dsgdm),
-    "relay_sgd": _on_graph(pj.relay_sgd),
-    "p2p_bn": _per_round(pj.p2p_bn),
+    "sgp": on_graph(pj.sgp),
+    "gosgd": on_graph(pj.gosgd),
+    "exact_diffusion": on_graph(pj.exact_diffusion),
+    "extra": on_graph(pj.extra),
+    "gradient_tracking": on_graph(pj.gradient_tracking),
+    "momentum_tracking": on_graph(pj.momentum_tracking),
+    "qg_dsgdm": on_graph(pj.qg_dsgdm),
+    "relay_sgd": on_graph(pj.relay_sgd),
+    "p2p_bn": per_round(pj.p2p_bn),
     "fedavg": _served(pj.fedavg),
     "fedopt": _served(pj.fedopt),
     "fedprox": _penalised(pj.fedprox),
@@ -128,12 +142,12 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "fedcurv": lambda p: pj.fedcurv(
         p.task, p.optimizer, penalty_weight=p.penalty_weight, **p.sent
     ),
-    "fedcurv_neighbors": _per_round(
+    "fedcurv_neighbors": per_round(
         pj.fedcurv_neighbors, lambda p: {"penalty_weight": p.penalty_weight}
     ),
     "sparse": lambda p: pj.sparse(p.task, p.optimizer, p.graph.graph, **p.sent),
-    "dfca": _per_round(pj.dfca, lambda p: {"num_clusters": _num_clusters(p.data)}),
-    "divshare": _per_round(pj.divshare),
+    "dfca": per_round(pj.dfca, lambda p: {"num_clusters": _num_clusters(p.data)}),
+    "divshare": per_round(pj.divshare),
     "teleportation": lambda p: pj.teleportation(
         p.task, p.optimizer, _token_ring(len(p.data.cluster)), **p.sent
     ),

@@ -117,15 +117,17 @@ def numbers(
     *,
     above: float | None = None,
     at_least: float | None = None,
+    distinct: bool = True,
     topic: str = STUDY,
 ) -> Any:
-    """Finite numbers joined by commas; repeated ones count once.
+    """Finite numbers joined by commas; repeated ones count once, if not said otherwise.
 
     Args:
       default: None where something else decides.
       help_text: a sentence.
       above: values that are taken are larger.
       at_least: smallest value that is taken.
+      distinct: whether repeated numbers count once.
       topic: under which the help lists it.
     """
     one = _number_in(above, at_least, None, None)
@@ -134,7 +136,8 @@ def numbers(
         fields = _split(value)
         if not fields:
             raise ValueError("need numbers joined by commas, got none")
-        return tuple(dict.fromkeys(map(one, fields)))
+        found = map(one, fields)
+        return tuple(dict.fromkeys(found) if distinct else found)
 
     value = None if default is None else tuple(default)
     return _field(

@@ -1,9 +1,10 @@
-"""Writes the tables of every experiment's RESULTS.md from the runs in results/.
+"""Writes the tables of every RESULTS.md, and the leaderboard, from runs in results/.
 
     python -m experiments.tables [--check]
 
 Each page has a part between two comments that this command writes; everything else is
-left as it is. With --check it fails when a page is not what would be written.
+left as it is; docs/leaderboard.md is written whole. With --check it fails when a page
+is not what would be written.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from experiments.engine import command
 from experiments.engine.fields import RESULTS, switch
-from experiments.tables import render
+from experiments.tables import leaderboard, render
 from p2pjax.types import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +29,10 @@ def main(options: Options, arguments: list[str]) -> None:
     """Writes all pages, or compares them."""
     if arguments:
         raise InputError(f"Need no arguments but --check, got '{arguments[0]}'.")
-    pages = render.pages(ROOT)
+    pages = render.pages(ROOT) | {ROOT / leaderboard.PAGE: leaderboard.page(ROOT)}
     for path, text in pages.items():
-        if options.check and render.text_of(path) != text:
+        is_same = path.exists() and render.text_of(path) == text
+        if options.check and not is_same:
             raise InputError(
                 f"{path} is not what the results say: run python -m experiments.tables "
                 "and commit what it writes."

@@ -20,6 +20,8 @@ POINTS = (10, 20, 30, 40, 100, 200, 300, 400, 500, 1000)  # rounds worth a colum
 MOST = 6  # columns of rounds
 # Metrics with tables of their own, where a study has them.
 ALSO = (
+    "pooled_accuracy",
+    "merged_accuracy",
     "worst_accuracy",
     "attack_success",
     "from_attackers",
@@ -71,10 +73,10 @@ def section(root: Path, study: Study) -> str:
     runs = {run for group in study.groups for run in group}
     lines = [f"### {study.name}", ""]
     if (root / flagfile).exists():
-        lines += [_sentence(root / flagfile), ""]
+        lines += [sentence(root / flagfile), ""]
     lines += ["```", f"python -m experiments.{experiment} --flagfile={flagfile}"]
-    lines += ["```", "", f"{len(runs)} runs; {_environment(kept)}."]
-    metric = "accuracy" if "accuracy" in _first(study.groups[0]) else _scalar(study)
+    lines += ["```", "", f"{len(runs)} runs; {environment(kept)}."]
+    metric = "accuracy" if "accuracy" in first_line(study.groups[0]) else _scalar(study)
     lines += [
         f"Cells are means over runs of the {metric.replace('_', ' ')}"
         f"{' in the last round' if _rounds(study) == [] else ''}, with 95% intervals "
@@ -93,7 +95,8 @@ def section(root: Path, study: Study) -> str:
     return "\n".join(lines)
 
 
-def _sentence(flagfile: Path) -> str:
+def sentence(flagfile: Path) -> str:
+    """What a flagfile says it is."""
     comments = [
         line.removeprefix("#").strip()
         for line in text_of(flagfile).splitlines()
@@ -102,7 +105,8 @@ def _sentence(flagfile: Path) -> str:
     return " ".join(comments)
 
 
-def _environment(kept: Path) -> str:
+def environment(kept: Path) -> str:
+    """What the runs of a kept study were made with."""
     facts = reading.summary(kept).environment
     needed = ("jax", "python", "devices", "backend", "cpus")
     missing = [name for name in needed if name not in facts]
@@ -115,12 +119,13 @@ def _environment(kept: Path) -> str:
     )
 
 
-def _first(group: Group) -> dict[str, Any]:
+def first_line(group: Group) -> dict[str, Any]:
+    """Of the runs of a scheme and setting."""
     return next(iter(group.values()))
 
 
 def _scalar(study: Study) -> str:
-    line = _first(study.groups[0])
+    line = first_line(study.groups[0])
     names = [n for n in line if n not in (*WHERE, "round", *reading.OF_AGENTS)]
     return names[0] if names else "round"
 
@@ -135,7 +140,7 @@ def varied(study: Study) -> list[str]:
     """Settings that take several values within a scheme."""
     values: dict[str, dict[str, set]] = {}
     for group in study.groups:
-        line = _first(group)
+        line = first_line(group)
         for key, value in line["setting"].items():
             of_scheme = values.setdefault(key, {})
             of_scheme.setdefault(line["scheme"], set()).add(json.dumps(value))
@@ -150,18 +155,18 @@ def table(study: Study, metric: str) -> list[str]:
     """Schemes in rows; columns are values of what the study varies, or rounds."""
     keys = varied(study)
     if not keys:
-        rounds = _rounds(study) or [_first(study.groups[0])["round"][-1]]
+        rounds = _rounds(study) or [first_line(study.groups[0])["round"][-1]]
         head = ["scheme", *(f"round {number}" for number in rounds)]
         rows = [
-            [_first(group)["scheme"], *(_cell(group, metric, at) for at in rounds)]
+            [first_line(group)["scheme"], *(_cell(group, metric, at) for at in rounds)]
             for group in study.groups
         ]
-        return _markdown(head, rows)
+        return markdown(head, rows)
     *others, last = keys
     columns: dict[str, None] = {}
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for group in study.groups:
-        line = _first(group)
+        line = first_line(group)
         setting = line["setting"]
         name = (line["scheme"], *(f"{setting.get(key, '')}" for key in others))
         value = f"{last.replace('_', ' ')} {setting[last]}" if last in setting else ""
@@ -173,14 +178,14 @@ def table(study: Study, metric: str) -> list[str]:
         for name, own in cells.items()
         if any(own.values())
     ]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _rounds(study: Study) -> list[int]:
     """Evaluations that are worth a column: the last and some before it."""
     if varied(study):
         return []
-    evaluated = _first(study.groups[0])["round"]
+    evaluated = first_line(study.groups[0])["round"]
     chosen = [number for number in evaluated if number in POINTS]
     return sorted({*chosen, evaluated[-1]})[-MOST:]
 
@@ -201,7 +206,8 @@ def _cell(group: Group, metric: str, at: int | None) -> str:
     return f"{mean} ± {statistics.mean_interval(values):{digits}}"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
     return [
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",

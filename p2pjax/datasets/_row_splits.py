@@ -73,7 +73,9 @@ def iid() -> Splitter:
     return split
 
 
-def dirichlet(alpha: float, min_size: int = 2) -> Splitter:
+def dirichlet(
+    alpha: float, min_size: int = 2, *, equal_sizes: bool = False
+) -> Splitter:
     """The agents' shares of each class are drawn from a Dirichlet distribution.
 
     Hsu, Qi, Brown (2019), "Measuring the effects of non-identical data distribution for
@@ -91,6 +93,9 @@ def dirichlet(alpha: float, min_size: int = 2) -> Splitter:
         shares.
       min_size: examples of each agent; one to train, one to test and, if validation
         examples are asked for, one to validate are needed anyway.
+      equal_sizes: whether each agent has as many examples as the others, and draws its
+        own shares of the classes, as in the paper; else the agents' shares of each
+        class are drawn, and with them their sizes.
     """
     if not (alpha > 0 and math.isfinite(alpha)):
         raise InputError(f"Need a positive alpha, got {alpha}: try 0.3.")
@@ -98,6 +103,17 @@ def dirichlet(alpha: float, min_size: int = 2) -> Splitter:
         raise InputError(f"Need a min_size of 0 or more, got {min_size}: raise it.")
 
     def split(request: Request, rng: np.random.Generator) -> Assignment:
+        if equal_sizes:
+            number = required_agents(request)
+            needed = max(min_size, request.min_size)
+            if len(request.y) // number < needed:
+                raise InputError(
+                    f"Need at least {needed} examples for each of {number} agents, "
+                    f"got {len(request.y)} in all: lower the number of agents."
+                )
+            return Assignment(
+                label_skew.dirichlet_equal_sizes(request.y, rng, number, alpha)
+            )
         return Assignment(
             label_skew.dirichlet(
                 request.y,

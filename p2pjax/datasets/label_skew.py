@@ -178,6 +178,48 @@ def _dirichlet_once(
     return [np.concatenate(parts) for parts in rows]
 
 
+def dirichlet_equal_sizes(
+    y: np.ndarray, rng: np.random.Generator, num_agents: int, alpha: float
+) -> list[np.ndarray]:
+    """Agents of one size, whose shares of labels are drawn from a Dirichlet law.
+
+    As Hsu et al. (2019) do: each agent in turn, in a random order, draws its examples
+    one by one from classes with its own shares, those that are used up left out. So
+    later agents get what is left. Fewer than N examples are not used.
+
+    Args:
+      y: labels `[E]`.
+      rng: source of everything random.
+      num_agents: N.
+      alpha: above 0; small values give each agent few classes.
+
+    >>> y = np.arange(1000) % 10
+    >>> rows = dirichlet_equal_sizes(y, np.random.default_rng(0), 8, 0.1)
+    >>> set(map(len, rows)), len(set(np.concatenate(rows).tolist()))
+    ({125}, 1000)
+    """
+    if not alpha > 0:
+        raise InputError(f"Need a positive alpha, got {alpha}.")
+    _check_size(y, num_agents)
+    left = [rng.permutation(np.flatnonzero(y == label)) for label in np.unique(y)]
+    rows: list[np.ndarray] = [np.empty(0, int)] * num_agents
+    for agent in rng.permutation(num_agents):
+        shares = rng.dirichlet(np.full(len(left), alpha))
+        wanted, own = len(y) // num_agents, []
+        while wanted:
+            sizes = np.asarray([len(rest) for rest in left])
+            chances = np.where(sizes > 0, shares, 0.0)
+            if not chances.sum() > 1e-12:  # none of its classes is left
+                chances = sizes.astype(float)
+            drawn = rng.multinomial(wanted, chances / chances.sum())
+            for label, number in enumerate(np.minimum(drawn, sizes)):
+                own.append(left[label][:number])
+                left[label] = left[label][number:]
+                wanted -= int(number)
+        rows[agent] = np.concatenate(own)
+    return rows
+
+
 def histograms(y: np.ndarray, rows: list[np.ndarray], num_classes: int) -> np.ndarray:
     """How often each agent has each label, `[N, k]`."""
     return np.stack([np.bincount(y[own], minlength=num_classes) for own in rows])

@@ -1,0 +1,1 @@
+"""Methods and graphs under label skew, at equal messages."""
