@@ -3,22 +3,13 @@
 pip install --no-deps gossipy-dfl; it imports torchvision for downloads only.
 """
 
-import importlib.util
-import sys
-import types
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from experiments.equality.absent import without_torchvision
 from experiments.equality.quadratics import A, B, DISTINCT, NUM_ROUNDS, RATE, SIZE
-
-
-def without_torchvision() -> None:
-    """Lets packages be imported that want torchvision for nothing compared here."""
-    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
-        return
-    sys.modules["torchvision"] = types.ModuleType("torchvision")
 
 
 def averaged(neighbors: Sequence[Sequence[int]]) -> np.ndarray:
