@@ -2,7 +2,18 @@
 
 import importlib.util
 import sys
+import types
+from importlib.machinery import ModuleSpec
 from unittest import mock
+
+
+class _Empty(types.ModuleType):
+    """A module that has whatever is asked for, but for what makes it a module."""
+
+    def __getattr__(self, name: str) -> mock.MagicMock:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock()
 
 
 def without_torchvision() -> None:
@@ -10,4 +21,6 @@ def without_torchvision() -> None:
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision"):
         return
     for name in ("torchvision", "torchvision.datasets", "torchvision.transforms"):
-        sys.modules[name] = mock.MagicMock()
+        module = _Empty(name)
+        module.__spec__ = ModuleSpec(name, None)
+        sys.modules[name] = module

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from experiments.equality.quadratics import (
-    A,
-    B,
     DISTINCT,
     EDGES,
     NUM_ROUNDS,
     SIZE,
     START,
+    A,
+    B,
 )
 
 
@@ -98,7 +98,9 @@ def _agents(number: int = SIZE) -> list[Any]:
     _use_numpy()
     return [
         Agent(QuadraticCost(iop.from_numpy(a.T @ a), iop.from_numpy(-a.T @ b)))
-        for a, b in zip(np.resize(A, (number, 3, 3)), np.resize(B, (number, 3)))
+        for a, b in zip(
+            np.resize(A, (number, 3, 3)), np.resize(B, (number, 3)), strict=True
+        )
     ]
 
 

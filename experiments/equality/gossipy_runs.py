@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.equality.absent import without_torchvision
-from experiments.equality.quadratics import A, B, DISTINCT, NUM_ROUNDS, RATE, SIZE
+from experiments.equality.quadratics import DISTINCT, NUM_ROUNDS, RATE, SIZE, A, B
 
 
 def averaged(neighbors: Sequence[Sequence[int]]) -> np.ndarray:
@@ -41,7 +41,13 @@ def chosen(num_peers: int) -> np.ndarray:
     network = StaticP2PNetwork(SIZE, None)
     nodes = [
         PENSNode(
-            number, (_examples(number), None), SIZE, handler, network, SIZE - 1, num_peers
+            number,
+            (_examples(number), None),
+            SIZE,
+            handler,
+            network,
+            SIZE - 1,
+            num_peers,
         )
         for number, handler in enumerate(_handlers())
     ]
@@ -50,7 +56,10 @@ def chosen(num_peers: int) -> np.ndarray:
     for t in range(NUM_ROUNDS):
         push = AntiEntropyProtocol.PUSH
         sent = [
-            node.send(t, to, push) for node in nodes for to in range(SIZE) if to != node.idx
+            node.send(t, to, push)
+            for node in nodes
+            for to in range(SIZE)
+            if to != node.idx
         ]
         for message in sent:
             nodes[message.receiver].receive(t, message)

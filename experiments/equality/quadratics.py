@@ -75,7 +75,9 @@ def task(parts: tuple[int, ...] = (3,)) -> pj.Task:
     def init_fn(key: Key) -> Variables:
         del key
         cut = np.split(START[0], np.cumsum(parts)[:-1])
-        return Variables({n: jnp.asarray(c) for n, c in zip(names, cut, strict=True)}, {})
+        return Variables(
+            {n: jnp.asarray(c) for n, c in zip(names, cut, strict=True)}, {}
+        )
 
     return pj.Task(init_fn, loss_fn, evaluate_fn)
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 from experiments.equality.quadratics import (
-    A,
-    B,
     DISTINCT,
     MATRIX,
     NUM_ROUNDS,
     RATE,
     SIZE,
     START,
+    A,
+    B,
 )
 
 
