@@ -18,7 +18,6 @@ APART = 1e-4  # what is known to differ differs by more
 PACKAGES = {
     "byzfl": ("byzfl", "pip install --no-deps byzfl==0.0.11"),
     "decent-bench": ("decent_bench", "pip install decent-bench (Python 3.13)"),
-    "flwr": ("flwr", "pip install --no-deps flwr"),
     "gossipy-dfl": ("gossipy", "pip install --no-deps gossipy-dfl==0.0.1"),
     "networkx": ("networkx", "pip install networkx"),
     "numpy": ("numpy", "pip install numpy"),
