@@ -104,7 +104,7 @@ def gosgd_protocol(
 
     def init_fn(message: PyTree) -> Array:
         size = jax.tree.leaves(message)[0].shape[0]
-        return jnp.full(size, 1 / size)
+        return jnp.full(size, 1 / size, float)
 
     def send_fn(
         key: Key, graph: TwoSidedGraph, step: LocalStep, weight: Array
