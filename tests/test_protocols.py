@@ -829,3 +829,16 @@ class TestContract:
         close(stats["momentum"], 0.9)
         for leaf in jax.tree.leaves(states.variables):
             assert np.isfinite(leaf).all()
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_push_sum_weights_have_the_present_width(is_wide):
+    with jax.enable_x64(is_wide):
+        found = [
+            protocol.init({"params": {"x": jnp.zeros((3, 2))}})
+            for protocol in (sgp_protocol(), gosgd_protocol())
+        ]
+    width = np.float64 if is_wide else np.float32
+    np.testing.assert_array_equal(found[0], np.ones(3, width))
+    np.testing.assert_array_equal(found[1], np.full(3, 1 / 3, width))
+    assert {weight.dtype for weight in found} == {np.dtype(width)}

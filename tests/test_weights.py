@@ -264,3 +264,29 @@ def test_report():
     star = analysis.report(generators.star(5))
     undirected = mixing_matrices.metropolis_hastings(generators.star(5))
     assert star["spectral_gap"] == pytest.approx(analysis.spectral_gap(undirected))
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_weights_have_the_present_width(is_wide):
+    """In double precision thirds are not those of single precision."""
+    sizes = np.array([1, 2, 4, 4])
+    with jax.enable_x64(is_wide):
+        found = [
+            weigh(generators.ring(4)).weight
+            for weigh in (
+                mixing_matrices.uniform_receive,
+                mixing_matrices.uniform_send,
+                mixing_matrices.metropolis_hastings,
+            )
+        ]
+        found.append(mixing_matrices.size_weighted(generators.ring(4), sizes).weight)
+    rows = np.array([np.float64(weight) for weight in found])
+    assert {weight.dtype for weight in found} == {
+        np.dtype("f8") if is_wide else np.dtype("f4")
+    }
+    exact = [[1 / 3] * 3] * 4
+    by_size = [[1 / 7, 2 / 7, 4 / 7], [2 / 7, 1 / 7, 4 / 7], [0.4, 0.2, 0.4]]
+    by_size.append([4 / 9, 1 / 9, 4 / 9])
+    np.testing.assert_allclose(
+        rows, [exact, exact, exact, by_size], atol=1e-15 if is_wide else 1e-7
+    )

@@ -149,7 +149,7 @@ def choco_protocol(
             consensus_step(one) if callable(consensus_step) else consensus_step
             for one in each
         ]
-        return ChocoGraph(peers, np.asarray(steps, np.float32))
+        return ChocoGraph(peers, np.asarray(steps, jnp.result_type(float)))
 
     def init_fn(message: PyTree) -> list[Array | None]:
         return _copies(jax.tree.map(jnp.zeros_like, message), local)

@@ -104,7 +104,7 @@ def gosgd_protocol(
 
     def init_fn(message: PyTree) -> Array:
         size = jax.tree.leaves(message)[0].shape[0]
-        return jnp.full(size, 1 / size, jnp.float32)
+        return jnp.full(size, 1 / size, float)
 
     def send_fn(
         key: Key, graph: TwoSidedGraph, step: LocalStep, weight: Array
@@ -175,7 +175,7 @@ def halving(graph: TwoSidedGraph, sends: Array) -> Peers:
       graph: one graph.
       sends: `[N, L]`, which of its receivers each agent sends to.
     """
-    share = jnp.exp2(-jnp.cumsum(sends.astype(jnp.float32), axis=1))  # [N, L]
+    share = jnp.exp2(-jnp.cumsum(sends.astype(float), axis=1))  # [N, L]
     sender = graph.graph.neighbor
     arrives = graph.graph.mask & sends[sender, graph.place]
     own = jnp.arange(sends.shape[0], dtype=jnp.int32)[:, None]

@@ -99,7 +99,7 @@ def sgp_protocol(
     """
 
     def init_fn(message: PyTree) -> Array:
-        return jnp.ones(jax.tree.leaves(message)[0].shape[0], jnp.float32)
+        return jnp.ones(jax.tree.leaves(message)[0].shape[0])
 
     def send_fn(key: Key, peers: Peers, step: LocalStep, weight: Array) -> Outgoing:
         del key

@@ -49,7 +49,7 @@ def uniform_send(graph: Topology) -> Peers:
     [1.75 0.75 0.75 0.75]
     """
     graph = _one_graph(graph)
-    arrives = graph.mask.astype(jnp.float32)
+    arrives = jnp.asarray(graph.mask).astype(float)  # of the present width
     num_agents = arrives.shape[0]
     num_receivers = jnp.zeros(num_agents).at[graph.neighbor].add(arrives)
     own = 1 / (1 + num_receivers)  # [N]
@@ -91,7 +91,7 @@ def size_weighted(graph: Topology, sizes: Array) -> Peers:
     graph = _one_graph(graph)
     if not _is_traced(sizes):
         _check_sizes(np.asarray(sizes), len(graph.mask))
-    sizes = jnp.asarray(sizes).astype(jnp.float32)
+    sizes = jnp.asarray(sizes).astype(float)
     theirs = jnp.where(graph.mask, sizes[graph.neighbor], 0)  # [N, D]
     total = sizes + theirs.sum(1)
     is_known = total > 0
@@ -144,7 +144,7 @@ def _check_sizes(sizes: np.ndarray, num_agents: int) -> None:
 
 
 def _num_links(graph: Topology) -> Array:
-    return graph.mask.astype(jnp.float32).sum(1)
+    return jnp.asarray(graph.mask).astype(float).sum(1)
 
 
 def _peers(graph: Topology, own: Array, share: Array) -> Peers:

@@ -1,0 +1,1 @@
+"""The package beside implementations that others wrote, on the same small problems."""
