@@ -24,8 +24,8 @@ def peer_sampling(
 
     Args:
       view_size: agents that an agent knows, and members of each of its models.
-      num_contacts: random agents whom each knows at the start, or again when it knows
-        none that is there.
+      num_contacts: random agents whom each knows at the start, 2 or more, or again
+        when it knows none that is there.
       absent: probability of each agent to be away in a round: it contacts no agent,
         and who contacts it in vain forgets it.
 
@@ -36,10 +36,11 @@ def peer_sampling(
       >>> contacts[1][-1, 0].tolist()  # the two members of model 1 have met
       [17, 3]
     """
-    if view_size < 2 or num_contacts < 1:
+    if view_size < 2 or num_contacts < 2:
         raise InputError(
-            "Need views of 2 agents or more and one contact or more at the start, got "
-            f"{view_size} and {num_contacts}."
+            "Need views of 2 agents or more and 2 contacts or more at the start, got "
+            f"{view_size} and {num_contacts}: with fewer, agents fall into parts that "
+            "never hear of each other."
         )
     if not 0 <= absent < 1:
         raise InputError(

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from p2pjax.exchange import mixing
 from p2pjax.exchange.owner_classes import MixPlan
@@ -102,7 +101,7 @@ def private_gossip(
         num_waves = max(needed.values(), default=0)
         lost = situation.loss_probability
         if lost:
-            num_waves += int(stats.nbinom.ppf(1 - _RARE, level, 1 - lost)) + 2
+            num_waves += _spare_waves(level, lost)
         noise = _noise_layout(cast, num_waves)
         plain = layout_of(cast, cycles)
         layout = Layout(
@@ -295,6 +294,21 @@ def protected(
 def _waves(level: int, size: int) -> int:
     """Matchings in which each of `size` members has `level` exchanges or more."""
     return level if size % 2 == 0 else level + -(-level // (size - 1))
+
+
+def _spare_waves(level: int, lost: float) -> int:
+    """More exchanges, until hardly any agent has had less than `level` of them."""
+
+    def chance(waves: int) -> float:
+        return sum(
+            math.comb(waves, k) * (1 - lost) ** k * lost ** (waves - k)
+            for k in range(level)
+        )
+
+    waves = level
+    while chance(waves) > _RARE:
+        waves += 1
+    return waves - level
 
 
 def _noise_layout(cast: Cast, num_waves: int) -> Layout:
