@@ -3,7 +3,12 @@
 import numpy as np
 
 from experiments.averaging.cases import Case
-from experiments.averaging.schemes import level_layout, rest_of, within_groups
+from experiments.averaging.schemes import (
+    file_schemes,
+    level_layout,
+    rest_of,
+    within_groups,
+)
 from experiments.mnist.config import Config
 from experiments.mnist.data import Blocks, relabelled
 from experiments.mnist.labels import all_orders, cycle, swap
@@ -65,6 +70,7 @@ def _schemes(
         "level_80": within_groups(network, level_layout(network, 80), one_group),
         f"level_{level_beside}_semi_local": beside,
         f"level_{level_beside}_semi_local_depends": beside._replace(depends=on_shared),
+        **file_schemes(config.scheme_file, network, num_agents),
     }
 
 

@@ -40,7 +40,7 @@ from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, warn_if_split
 from p2pjax.partial.per_model import PerModel, Situation
-from p2pjax.partial.sharing import SharingPlan, initial_variables
+from p2pjax.partial.sharing import SharingPlan, initial_variables, update_rates
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner
@@ -242,6 +242,7 @@ def partial_rounds(
         context = StepContext(
             None if update_scale is None else jnp.asarray(update_scale),
             is_byzantine=poisoned_agents(attack, attackers),
+            rates=update_rates(sharing, state.variables.params),
         )
         variables, opt_state, loss = train(
             key, t, state.variables, state.opt_state, data.train, context

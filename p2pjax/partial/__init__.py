@@ -11,6 +11,7 @@ from p2pjax.partial.private_gossip import (
     privacy_bounds,
     private_gossip,
 )
+from p2pjax.partial.scheme_files import read_scheme
 from p2pjax.partial.schemes import PartialModel, Scheme, auto
 from p2pjax.partial.sharing import compile_scheme
 
@@ -29,6 +30,7 @@ __all__ = [
     "privacy_bounds",
     "private_gossip",
     "random_pairs",
+    "read_scheme",
     "server",
     "update_similarity",
 ]

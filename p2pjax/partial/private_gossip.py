@@ -100,6 +100,11 @@ def private_gossip(
         needed = {m: _waves(level, len(who)) for m, who in cast.members.items()}
         num_waves = max(needed.values(), default=0)
         lost = situation.loss_probability
+        if lost and not every_averaging:
+            raise InputError(
+                "Need random values in every averaging where messages are lost, got "
+                "every_averaging=False: who lost its own would go on in the clear."
+            )
         if lost:
             num_waves += _spare_waves(level, lost)
         noise = _noise_layout(cast, num_waves)
@@ -285,10 +290,7 @@ def protected(
     none = jnp.zeros(len(model), bool)
     had, happens = jax.lax.fori_loop(0, num_waves, one_wave, (had, none))
     is_safe = (had[model, first] >= level) & (had[model, second] >= level)
-    # Where no noise was planned at all, agents have had theirs before.
-    has_noise = (is_pair & jnp.asarray(layout.wave >= 0)).any()
-    is_clear = jnp.asarray(layout.wave < 0) & (is_safe | ~has_noise)
-    return inputs.only(happens | is_clear)
+    return inputs.only(happens | (jnp.asarray(layout.wave < 0) & is_safe))
 
 
 def _waves(level: int, size: int) -> int:
