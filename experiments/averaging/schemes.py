@@ -1,8 +1,9 @@
 """The partial models of the studies: how the cells of the networks are cut up."""
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,10 +84,18 @@ def scheme_file_field(studies: Sequence[str]) -> Any:
     )
 
 
+class FileScheme(NamedTuple):
+    """A scheme from a file."""
+
+    name: str  # of the file
+    scheme: Scheme
+    setting: dict[str, str]  # what the file contains, as a number that tells it
+
+
 def file_schemes(
     scheme_file: str | None, network: Layout, num_agents: int
-) -> dict[str, Scheme]:
-    """The scheme of a file by its name, if there is one.
+) -> list[FileScheme]:
+    """The scheme of a file, if there is one.
 
     Args:
       scheme_file: its path, or None.
@@ -94,9 +103,20 @@ def file_schemes(
       num_agents: of the study.
     """
     if scheme_file is None:
-        return {}
-    scheme = read_scheme(scheme_file, network=network, num_agents=num_agents)
-    return {Path(scheme_file).stem: scheme}
+        return []
+    path = Path(scheme_file)
+    scheme = read_scheme(path, network=network, num_agents=num_agents)
+    # A run that is resumed after the file has changed is another one.
+    return [FileScheme(path.stem, scheme, {"scheme_file": f"{hash_of(scheme):08x}"})]
+
+
+def hash_of(scheme: Scheme) -> int:
+    """A number of 32 bits that differs where schemes differ.
+
+    Args:
+      scheme: of numbers and names only.
+    """
+    return zlib.crc32(repr(scheme).encode())
 
 
 def check_scheme_file(

@@ -100,10 +100,8 @@ def scheme_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
         )
         for cells in unique
     ] + [
-        Case(name, {}, scheme, data)
-        for name, scheme in file_schemes(
-            config.scheme_file, network, num_agents
-        ).items()
+        Case(one.name, one.setting, one.scheme, data)
+        for one in file_schemes(config.scheme_file, network, num_agents)
     ]
 
 

@@ -41,7 +41,7 @@ def convergence(
     data = _data(config, blocks, _tables(config, network))
     cases = level_cases(network, config.levels, config.num_agents, data)
     files = file_schemes(config.scheme_file, network, config.num_agents)
-    return cases + [Case(name, {}, scheme, data) for name, scheme in files.items()]
+    return cases + [Case(one.name, one.setting, one.scheme, data) for one in files]
 
 
 def peers(

@@ -4,6 +4,7 @@ import numpy as np
 
 from experiments.averaging.cases import Case
 from experiments.averaging.schemes import (
+    FileScheme,
     file_schemes,
     level_layout,
     rest_of,
@@ -70,7 +71,6 @@ def _schemes(
         "level_80": within_groups(network, level_layout(network, 80), one_group),
         f"level_{level_beside}_semi_local": beside,
         f"level_{level_beside}_semi_local_depends": beside._replace(depends=on_shared),
-        **file_schemes(config.scheme_file, network, num_agents),
     }
 
 
@@ -82,8 +82,11 @@ def _cases(
     batch_sizes: tuple[int, ...],
 ) -> list[Case]:
     data = relabelled(blocks(len(tables), config.train_size), tables)
+    network = schemes["none"].networks[0]
+    files = file_schemes(config.scheme_file, network, len(tables))
+    named = [FileScheme(name, scheme, {}) for name, scheme in schemes.items()]
     return [
-        Case(name, {"batch_size": size}, scheme, data, size)
+        Case(one.name, {"batch_size": size} | one.setting, one.scheme, data, size)
         for size in batch_sizes
-        for name, scheme in schemes.items()
+        for one in (*named, *files)
     ]
