@@ -20,6 +20,7 @@ from p2pjax.partial.exchanges import Exchanges, exchanged
 from p2pjax.partial.overlays import member_graphs, on_graph, random_members
 from p2pjax.partial.peer_sampling import peer_sampling
 from p2pjax.partial.per_model import Situation, cast_of, per_model, plain_exchanges
+from p2pjax.partial.private_gossip import private_gossip
 from p2pjax.types import LOCAL, InputError
 
 WORLD = PartialWorld()
@@ -270,6 +271,7 @@ class TestChannelsAndRules:
             WORLD.method(average, drift_threshold=1.0)
 
 
+@pytest.mark.slow
 def test_dynamic_averaging_uses_exchanges_that_one_end_asked_for():
     """Nothing has drifted: no exchange; with a threshold of 0, all of them."""
     _, x, (found,), info, _ = WORLD.averaged(per_model(), drift_threshold=1e9)
@@ -399,8 +401,29 @@ def test_diverged_members_stay_in_their_model():
     assert not np.isfinite(new[:3]).any() and np.isfinite(new[3:]).all()
 
 
+@pytest.mark.slow
 def test_the_server_of_the_same_scheme():
     """Through the engine, on networks: what a server computes, to rounding."""
     _, _, (exact,), _, _ = WORLD.averaged(server(SIZE))
     _, _, (found,), _, _ = WORLD.averaged(per_model(cycles=40))
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "realisation",
+    [
+        per_model(),
+        per_model(tolerance=0.1),
+        private_gossip(),
+        per_model(peer_sampling()),
+    ],
+)
+def test_where_all_is_local_nothing_happens(realisation):
+    """Level 0, and losses: models of no agent need no special case."""
+
+    class Local(PartialWorld):
+        MODELS = ()
+
+    _, x, (found,), info, _ = Local().averaged(realisation, channel=channel.drop(0.2))
+    np.testing.assert_array_equal(found, x)
+    assert info.sent.sum() == 0 and info.models.messages.shape == (1, SIZE, 0)

@@ -5,6 +5,8 @@ distances follow from inner products of the models at the start: the loop over c
 works on matrices [N, N] and never reads parameters.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +89,7 @@ def only_needed(
     for c in classes:
         sizes += (c.owner == models[:, None]) * c.size
 
-    def is_open(matrices: list[Array]) -> Array:
+    def is_open(matrices: Sequence[Array]) -> Array:
         """`[M]`: models of which some member is too far from the mean."""
         square = jnp.zeros(sizes.shape)
         for c, matrix, mean, product in zip(

@@ -310,11 +310,16 @@ def model_traffic(
         for model in np.unique(owner[owner != LOCAL]).tolist():
             own = linked & jnp.asarray(owner == model)[:, None]
             payload = own.sum(1).astype(jnp.float32) * owner_class.size
-            links, before = found.get(model, (jnp.zeros_like(own), 0.0))
+            links, before = found.get(model, (own, jnp.zeros_like(payload)))
             found[model] = (links | own, before + payload)
-    links, payloads = zip(*(found[model] for model in sorted(found)), strict=True)
-    messages = [own.sum(1).astype(jnp.float32) for own in links]
-    return ModelTraffic(jnp.stack(messages, 1), jnp.stack(payloads, 1))
+    if not found:  # all is local
+        none = jnp.zeros((len(plan.classes[0].owner), 0), jnp.float32)
+        return ModelTraffic(none, none)
+    each = [found[model] for model in sorted(found)]
+    messages = [links.sum(1).astype(jnp.float32) for links, _ in each]
+    return ModelTraffic(
+        jnp.stack(messages, 1), jnp.stack([payload for _, payload in each], 1)
+    )
 
 
 def warn_if_split(graphs: Topology, plan: MixPlan) -> int:

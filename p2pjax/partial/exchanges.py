@@ -68,7 +68,7 @@ def exchanged(
     counts = jnp.ones(matrix.shape[0]) if weight is None else jnp.asarray(weight)
     counts = counts.astype(matrix.dtype)
 
-    def exchange(matrix: Array, pair: tuple) -> tuple[Array, None]:
+    def exchange(matrix: jax.Array, pair: tuple) -> tuple[jax.Array, None]:
         first, second, happens = pair
         one, other = matrix[first], matrix[second]
         total = counts[first] + counts[second]
@@ -76,7 +76,8 @@ def exchanged(
         matrix = matrix.at[first].set(jnp.where(happens, mean, one))
         return matrix.at[second].set(jnp.where(happens, mean, other)), None
 
-    return jax.lax.scan(exchange, matrix, (pairs.first, pairs.second, happens))[0]
+    each = (pairs.first, pairs.second, happens)
+    return jax.lax.scan(exchange, jnp.asarray(matrix), each)[0]
 
 
 def partners(pairs: Exchanges, size: int) -> Array:
@@ -108,7 +109,7 @@ def waves(
     models, model = np.unique(layout.model, return_inverse=True)
     happens = jnp.asarray(inputs.first != inputs.second)
 
-    def place(busy: Array, pair: tuple) -> tuple[Array, Array]:
+    def place(busy: jax.Array, pair: tuple) -> tuple[jax.Array, jax.Array]:
         model, first, second, happens = pair
         wave = jnp.maximum(busy[model, first], busy[model, second])
         after = jnp.where(happens, wave + 1, 0)
@@ -116,7 +117,7 @@ def waves(
         return busy, jnp.where(happens, wave, -1)
 
     start = jnp.zeros((len(models), layout.num_agents), jnp.int32)
-    busy, wave = jax.lax.scan(
-        place, start, (jnp.asarray(model, jnp.int32), *inputs, happens)
-    )
+    ends = (jnp.asarray(inputs.first), jnp.asarray(inputs.second))
+    each = (jnp.asarray(model, jnp.int32), *ends, happens)
+    busy, wave = jax.lax.scan(place, start, each)
     return busy.max(initial=0), lambda number: inputs.only(wave == number)

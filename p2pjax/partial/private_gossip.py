@@ -118,7 +118,8 @@ def private_gossip(
         def plan_fn(rng: np.random.Generator, num_rounds: int) -> Exchanges:
             first, second = _noise_exchanges(rng, cast, num_waves, num_rounds)
             if not lost:
-                is_spare = noise.wave >= np.vectorize(needed.get)(noise.model)
+                always = np.array([needed[m] for m in noise.model.tolist()], int)
+                is_spare = noise.wave >= always
                 second = np.where(is_spare, first, second)
             if last_round is not None:
                 second[last_round:] = first[last_round:]
@@ -270,9 +271,9 @@ def protected(
       arrived: `[N, F]`; None: all.
     """
     models, model = np.unique(layout.model, return_inverse=True)
-    always = np.array([needed[int(m)] for m in models])[model]
+    always = np.array([needed[int(m)] for m in models], int)[model]
     is_certain = jnp.asarray(layout.wave < always)
-    arrives = jnp.ones(len(model), bool)
+    arrives: Array = jnp.ones(len(model), bool)
     if arrived is not None:
         arrives = reached(inputs, arrived)
     first, second = jnp.asarray(inputs.first), jnp.asarray(inputs.second)
