@@ -54,6 +54,13 @@ class Links(NamedTuple):
     arrived: Array  # [N, K] messages; 0 in slots that were not used
 
 
+class ModelTraffic(NamedTuple):
+    """What agents send of each partial model, in increasing order of models."""
+
+    messages: Array  # [N, M]
+    payload: Array  # [N, M] parameters
+
+
 class Info(NamedTuple):
     """What a round reports; nothing here is needed by the next round."""
 
@@ -71,6 +78,7 @@ class Info(NamedTuple):
     steps: Array | None = None  # [N] mini-batch steps
     served: Array | None = None  # [N] messages that a server sent to the agent
     bytes: Array | None = None  # [N] sent; None: 4 for each parameter of the payload
+    models: ModelTraffic | None = None  # where each partial model has its own gossip
 
 
 class Split(NamedTuple):

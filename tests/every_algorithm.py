@@ -218,6 +218,7 @@ ON_NETWORKS = {
         averaged, averaging.metropolis_gossip(SIZE, RING)
     ),
     "partial rounds, pairs": partial(averaged, averaging.random_pairs(SIZE)),
+    "partial rounds, per model": partial(averaged, pj.partial.per_model(cycles=2)),
     "server rounds": served,
     "two rounds of a server": lambda agent_loop: pj.repeat_rounds(
         served(agent_loop), 2

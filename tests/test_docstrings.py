@@ -45,6 +45,7 @@ NOT_CONSTRUCTED = {
     "pj.protocols.LocalStep",
     "pj.selection.Fetched",
     "pj.selection.PeerView",
+    "pj.types.ModelTraffic",
     "pj.split.Request",
     "pj.types.Links",
 }

@@ -515,6 +515,12 @@ class TestRefusals:
             build("dpsgd", local_patterns=["params/head/.*"])
         with pytest.raises(pj.InputError, match="got the string"):
             build("dpsgd", local_patterns="params/dense/.*")
+        for name, partly in (
+            ("pens", pj.partial.level(0.5)),
+            ("p2p_bn", pj.partial.level(0.5)((4, 3, 2), 2)),
+        ):
+            with pytest.raises(pj.InputError, match="by partial_averaging only"):
+                build(name, local_patterns=partly)
 
     def test_one_example_at_a_time_with_batch_norm(self):
         learner = pj.per_sample(pj.gradient_descent(TASK, optax.sgd(0.1)))

@@ -22,6 +22,7 @@ from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, drift, ownership, placement
 from p2pjax.partial.levels import level
+from p2pjax.partial.per_model import per_model
 from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.partial.sharing import compile_scheme
 from p2pjax.simulation._simulate import simulate
@@ -312,7 +313,14 @@ CENTRAL = Scheme(
 
 
 def largest_difference(
-    *, rate, average_every=1, momentum=0.0, rates=None, dtype=np.float64, num_steps=100
+    *,
+    rate,
+    average_every=1,
+    momentum=0.0,
+    rates=None,
+    dtype=np.float64,
+    num_steps=100,
+    real=None,
 ):
     """Max distance between the agents and one central SGD on the union of models."""
     with jax.enable_x64(dtype == np.float64):
@@ -323,6 +331,7 @@ def largest_difference(
             batch_size=16,
             average_every=average_every,
             update_scale=None if rates is None else np.asarray(rates, dtype) / rate,
+            real=real,
         )
         world = random_world(np.random.default_rng(0), 4, 3, 2, 48, dtype)
         state = algorithm.init(jax.random.key(1), world)
@@ -353,7 +362,8 @@ def largest_difference(
                 np.add.at(total, coordinates[agent], flat(step))
             velocity = momentum * velocity + total
             central -= rate / counts * velocity
-        state, _ = run_rounds(algorithm, state, world, num_steps)
+        inputs = algorithm.plan(np.random.default_rng(2), world, num_steps)
+        state, _ = run_rounds(algorithm, state, world, num_steps, inputs)
         assert state.variables.params["layer_1"]["kernel"].dtype == dtype
     finals = unstacked(state.variables.params)
     return max(
@@ -395,6 +405,19 @@ def unflat(values, like):
 @pytest.mark.parametrize("rate", [*map(slow, (0.01, 0.1)), 1.0])
 def test_equals_centralized_sgd(rate):
     assert largest_difference(rate=rate) <= 1e-12
+
+
+def test_a_gossip_per_model_equals_centralized_sgd():
+    """With cycles enough for four members; two of a model agree at once."""
+    assert largest_difference(rate=1.0, num_steps=40, real=per_model(cycles=40)) < 1e-12
+
+
+@pytest.mark.slow
+def test_a_short_gossip_is_not_centralized_sgd():
+    """The same two settings, and a negative control: members disagree."""
+    for rate in (0.01, 0.1):
+        assert largest_difference(rate=rate, real=per_model(cycles=40)) < 1e-12
+    assert largest_difference(rate=0.1, real=per_model(cycles=1)) > 1e-6
 
 
 def test_equals_centralized_sgd_in_single_precision():

@@ -24,6 +24,9 @@ from p2pjax.graphs import generators
 from p2pjax.nn import mlp
 from p2pjax.partial import averaging, placement
 from p2pjax.partial.averaging import Averaging
+from p2pjax.partial.peer_sampling import peer_sampling
+from p2pjax.partial.per_model import PerModel, per_model
+from p2pjax.partial.private_gossip import private_gossip
 from p2pjax.partial.schemes import Scheme
 from p2pjax.partial.sharing import compile_scheme
 from p2pjax.tasks._classification import classification
@@ -218,7 +221,14 @@ def averaging_program(
     return Program(algorithm, evaluate)
 
 
-def _averaging(config: AveragingConfig, num_agents: int) -> Averaging:
+def _averaging(config: AveragingConfig, num_agents: int) -> Averaging | PerModel:
+    _check_used(config)
+    cycles = config.cycles or 10
+    if config.averaging == "private":
+        return private_gossip(config.privacy_level or 3, cycles=cycles)
+    if config.averaging == "per_model":
+        views = None if config.view_size is None else peer_sampling(config.view_size)
+        return per_model(views, cycles=cycles, tolerance=config.tolerance)
     if config.averaging == "server":
         return averaging.server(num_agents)
     if config.averaging == "pairs":
@@ -230,3 +240,18 @@ def _averaging(config: AveragingConfig, num_agents: int) -> Averaging:
         lambda rng: generators.random_regular(num_agents, degree, seed=rng),
         rewire_every=config.rewire_every,
     )
+
+
+def _check_used(config: AveragingConfig) -> None:
+    """Refuses settings of a gossip that the averaging does not have."""
+    for name, kinds in (
+        ("cycles", ("per_model", "private")),
+        ("tolerance", ("per_model",)),
+        ("view_size", ("per_model",)),
+        ("privacy_level", ("private",)),
+    ):
+        if getattr(config, name) is not None and config.averaging not in kinds:
+            raise InputError(
+                f"Need --averaging={' or '.join(kinds)} for --{name}, got "
+                f"--averaging={config.averaging}."
+            )

@@ -42,9 +42,37 @@ class AveragingConfig(Common):
     )
     averaging: str = choice(
         "server",
-        ("server", "gossip", "pairs"),
-        "Exact mean of each model, one Metropolis step on a graph, or random "
-        "matchings.",
+        ("server", "gossip", "pairs", "per_model", "private"),
+        "Exact mean of each model, one Metropolis step on a graph, random matchings, "
+        "cycles of gossip of every model by itself, or these after exchanges of random "
+        "values.",
+        topic=TRAINING,
+    )
+    cycles: int | None = integer(
+        None,
+        "Cycles of gossip of an averaging, with --averaging=per_model or private; 10 "
+        "if not given.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    tolerance: float | None = number(
+        None,
+        "Distance of members from their mean, root mean square over parameters, at "
+        "which a gossip per model ends; all cycles if not given.",
+        above=0,
+        topic=TRAINING,
+    )
+    view_size: int | None = integer(
+        None,
+        "Agents that each knows, found by peer sampling, in a gossip per model; all "
+        "members know each other if not given.",
+        at_least=2,
+        topic=TRAINING,
+    )
+    privacy_level: int | None = integer(
+        None,
+        "Exchanges of random values of a private averaging; 3 if not given.",
+        at_least=1,
         topic=TRAINING,
     )
     rewire_every: int | None = integer(

@@ -1,9 +1,14 @@
 """The partial models of the studies: how the cells of the networks are cut up."""
 
+import zlib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.engine.fields import text
+from p2pjax.partial.scheme_files import read_scheme
 from p2pjax.partial.schemes import PartialModel, Scheme
 from p2pjax.types import InputError, Layout
 
@@ -64,6 +69,71 @@ def within_groups(
     )
     shared = tuple(model for model in models if len(model.members) > 1 and any(cells))
     return Scheme((network,) * len(groups), shared)
+
+
+def scheme_file_field(studies: Sequence[str]) -> Any:
+    """A field for a file with a scheme that is compared too.
+
+    Args:
+      studies: that compare schemes.
+    """
+    return text(
+        None,
+        "TOML file with partial models, members and dependencies, a scheme that is "
+        f"compared too; for --study={', '.join(studies)}.",
+    )
+
+
+class FileScheme(NamedTuple):
+    """A scheme from a file."""
+
+    name: str  # of the file
+    scheme: Scheme
+    setting: dict[str, str]  # what the file contains, as a number that tells it
+
+
+def file_schemes(
+    scheme_file: str | None, network: Layout, num_agents: int
+) -> list[FileScheme]:
+    """The scheme of a file, if there is one.
+
+    Args:
+      scheme_file: its path, or None.
+      network: of the study, where the file has none.
+      num_agents: of the study.
+    """
+    if scheme_file is None:
+        return []
+    path = Path(scheme_file)
+    scheme = read_scheme(path, network=network, num_agents=num_agents)
+    # A run that is resumed after the file has changed is another one.
+    return [FileScheme(path.stem, scheme, {"scheme_file": f"{hash_of(scheme):08x}"})]
+
+
+def hash_of(scheme: Scheme) -> int:
+    """A number of 32 bits that differs where schemes differ.
+
+    Args:
+      scheme: of numbers and names only.
+    """
+    return zlib.crc32(repr(scheme).encode())
+
+
+def check_scheme_file(
+    scheme_file: str | None, study: str, studies: Sequence[str]
+) -> None:
+    """Refuses a file with a scheme where schemes are not compared.
+
+    Args:
+      scheme_file: its path, or None.
+      study: of the experiment.
+      studies: that compare schemes.
+    """
+    if scheme_file is not None and study not in studies:
+        raise InputError(
+            f"Need --study={' or '.join(studies)} for --scheme_file, got "
+            f"--study={study}, which does not compare schemes."
+        )
 
 
 def rest_of(network: Layout, cells: Layout, parts: int = 1) -> Layout:

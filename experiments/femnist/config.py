@@ -3,10 +3,13 @@
 import dataclasses
 
 from experiments.averaging.config import AveragingConfig
+from experiments.averaging.schemes import scheme_file_field
 from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, integers, names
 from experiments.engine.layouts import network_field
 from p2pjax.datasets.loaders import femnist
+
+WITH_FILES = ("scheme",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Config(AveragingConfig):
         "Global models to compare, as in 784-250-80-62; if not given, level 80, "
         "nothing, everything and every run of whole layers.",
     )
+    scheme_file: str | None = scheme_file_field(WITH_FILES)
     group_sizes: tuple[int, ...] = integers(
         (2, 4, 8, 16, 32, 64), "Agents that average together.", at_least=1
     )

@@ -8,11 +8,16 @@ from pathlib import Path
 from experiments.analysis import figures
 from experiments.averaging import cases
 from experiments.averaging.cases import Case, MakeData, averaging_jobs
-from experiments.averaging.schemes import level_layout, one_model
+from experiments.averaging.schemes import (
+    check_scheme_file,
+    file_schemes,
+    level_layout,
+    one_model,
+)
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
-from experiments.femnist.config import Config
+from experiments.femnist.config import WITH_FILES, Config
 from p2pjax.datasets import partition
 from p2pjax.datasets.loaders import femnist, glyphs, needs
 from p2pjax.datasets.stacking import Examples
@@ -94,6 +99,9 @@ def scheme_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
             data,
         )
         for cells in unique
+    ] + [
+        Case(one.name, one.setting, one.scheme, data)
+        for one in file_schemes(config.scheme_file, network, num_agents)
     ]
 
 
@@ -123,6 +131,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of the schemes that the study compares."""
+    check_scheme_file(config.scheme_file, config.study, WITH_FILES)
     examples = load_examples(config)
     network = network_layout(config, examples.x.shape[1:], examples.num_classes)
     check_room(config, network)

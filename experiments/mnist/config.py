@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from experiments.averaging.config import AveragingConfig
+from experiments.averaging.schemes import scheme_file_field
 from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, integers, switch
 from experiments.engine.layouts import network_field
@@ -40,6 +41,9 @@ STUDIES: dict[str, Varied | None] = {
     "auto": _WARM_UP,
     "auto_rotated": _WARM_UP,
 }
+
+
+WITH_FILES = ("convergence", "semi_local", "semi_local_local")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +85,7 @@ class Config(AveragingConfig):
         "drift in hundredths (drift), mini-batches of local training before the "
         "grouping (auto, auto_rotated); the paper's if not given.",
     )
+    scheme_file: str | None = scheme_file_field(WITH_FILES)
     neutral_input: bool = switch(
         False,
         "Input cells belong to no model, so that the weights between the input and a "

@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.averaging.cases import Case, MakeData, level_cases
-from experiments.averaging.schemes import level_layout, one_model
+from experiments.averaging.schemes import file_schemes, level_layout, one_model
 from experiments.mnist.config import Config
 from experiments.mnist.data import Blocks, relabelled
 from experiments.mnist.labels import some_permuted
@@ -39,7 +39,9 @@ def convergence(
     """Figure 18: accuracy over time."""
     del values
     data = _data(config, blocks, _tables(config, network))
-    return level_cases(network, config.levels, config.num_agents, data)
+    cases = level_cases(network, config.levels, config.num_agents, data)
+    files = file_schemes(config.scheme_file, network, config.num_agents)
+    return cases + [Case(one.name, one.setting, one.scheme, data) for one in files]
 
 
 def peers(

@@ -3,7 +3,13 @@
 import numpy as np
 
 from experiments.averaging.cases import Case
-from experiments.averaging.schemes import level_layout, rest_of, within_groups
+from experiments.averaging.schemes import (
+    FileScheme,
+    file_schemes,
+    level_layout,
+    rest_of,
+    within_groups,
+)
 from experiments.mnist.config import Config
 from experiments.mnist.data import Blocks, relabelled
 from experiments.mnist.labels import all_orders, cycle, swap
@@ -76,8 +82,11 @@ def _cases(
     batch_sizes: tuple[int, ...],
 ) -> list[Case]:
     data = relabelled(blocks(len(tables), config.train_size), tables)
+    network = schemes["none"].networks[0]
+    files = file_schemes(config.scheme_file, network, len(tables))
+    named = [FileScheme(name, scheme, {}) for name, scheme in schemes.items()]
     return [
-        Case(name, {"batch_size": size}, scheme, data, size)
+        Case(one.name, {"batch_size": size} | one.setting, one.scheme, data, size)
         for size in batch_sizes
-        for name, scheme in schemes.items()
+        for one in (*named, *files)
     ]

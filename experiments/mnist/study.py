@@ -7,10 +7,11 @@ import numpy as np
 
 from experiments.analysis import figures
 from experiments.averaging.cases import Case, averaging_jobs, check_perceptrons
+from experiments.averaging.schemes import check_scheme_file
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job
 from experiments.mnist import found_groups, global_models, semi_local
-from experiments.mnist.config import STUDIES, Config, values_of
+from experiments.mnist.config import STUDIES, WITH_FILES, Config, values_of
 from experiments.mnist.data import Blocks, blocks_of_runs, load_examples
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
@@ -45,6 +46,7 @@ def make_cases(config: Config, examples: Examples) -> list[Case]:
     network = network_layout(config, examples)
     task.check_labels(examples.y, network[-1])
     values = values_of(config)
+    check_scheme_file(config.scheme_file, config.study, WITH_FILES)
     _check_room(config, network, values)
     blocks = blocks_of_runs(config, examples)
     return CASES[config.study](config, network, blocks, values)

@@ -18,6 +18,7 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.partial.averaging import Averaging, server
+from p2pjax.partial.per_model import PerModel
 from p2pjax.partial.schemes import Scheme
 from p2pjax.partial.sharing import compile_scheme, layout_of
 from p2pjax.tasks.task import Task
@@ -50,7 +51,7 @@ def partial_averaging(
     *,
     batch_size: int,
     wiring: Wiring | None = None,
-    averaging: Averaging | Callable[[int], Averaging] = server,
+    averaging: Averaging | PerModel | Callable[[int], Averaging] = server,
     local_updates: LocalUpdates = steps(1),
     drift_threshold: float | None = None,
     shared_init: bool = True,
@@ -80,8 +81,9 @@ def partial_averaging(
       wiring: which part's cells lie along which axis of which leaf of the parameters;
         known for the package's networks.
       averaging: how the members of a model average, or a function of the number of
-        agents that makes it: `partial.server`, `partial.random_pairs`, or
-        `partial.metropolis_gossip`.
+        agents that makes it: `partial.server`, `partial.random_pairs`,
+        `partial.metropolis_gossip`, or a gossip per model, `partial.per_model` and
+        `partial.private_gossip`.
       local_updates: between two averagings, `steps(k)` or `epochs(e)`.
       drift_threshold: dynamic averaging, see `partial_rounds`.
       shared_init: whether all agents start from the same weights.
@@ -124,7 +126,7 @@ def partial_averaging(
         if not isinstance(found, Scheme):
             found = found(layout_of(known, task), size)
         average = averaging
-        if not isinstance(average, Averaging):
+        if not isinstance(average, Averaging | PerModel):
             average = average(size)
         return partial_rounds(
             task,

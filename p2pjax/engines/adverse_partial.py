@@ -23,7 +23,7 @@ from p2pjax.exchange.robust import Rule, check_rule
 from p2pjax.exchange.robust.checking import check_pair_rule
 from p2pjax.graphs.mixing_matrices import same_owner
 from p2pjax.graphs.topology import Topology, unstack
-from p2pjax.partial.averaging import Averaging, InputsOf, any_link, lost_together
+from p2pjax.partial.averaging import Averaging, InputsOf, any_link
 from p2pjax.partial.drift import updated
 from p2pjax.types import LOCAL, Array, InputError, Key, PyTree
 
@@ -45,6 +45,7 @@ def check_partial(
     is_gossip = not (is_server or is_pair)
     formats = MODELS + SPARSE if is_gossip else MODELS
     check_channel(channel, NAME, formats=formats, noise=is_gossip)
+    _check_many(averaging, channel, attack, rule)
     if is_server:
         check_published(attack, f"{NAME} by a server")
         check_set_rule(rule, NAME)
@@ -56,7 +57,7 @@ def check_partial(
         )
     if attack is not None and attack.prepare is not None and is_pair:
         raise InputError(
-            f"Need one graph for {attack.name}, got random pairs: use "
+            f"Need one graph for {attack.name}, got pairs of agents: use "
             "metropolis_gossip."
         )
     if rule is not None and rule.needs_losses:
@@ -67,6 +68,27 @@ def check_partial(
     if rule is not None and is_pair:
         check_pair_rule(rule, "random pairs", ", or metropolis_gossip")
     check_together(channel, attack, rule)
+
+
+def _check_many(
+    averaging: Averaging, channel: Channel, attack: Attack | None, rule: Rule | None
+) -> None:
+    """Refuses what a gossip of several exchanges cannot take."""
+    has_hostile = attack is not None and attack.hostile is not None
+    is_exact = channel.format is None and rule is None and not has_hostile
+    if is_exact:
+        return
+    if averaging.disturb is not None:
+        raise InputError(
+            "Need exact messages of honest agents and no robust rule for private "
+            "gossip, got others: its noise cancels only if all that is sent is added "
+            "up as it is; use per_model."
+        )
+    if averaging.settle is not None:
+        raise InputError(
+            "Need exact messages of honest agents and no robust rule for a tolerance, "
+            "got others: members may never agree; give cycles alone."
+        )
 
 
 def check_groups(rule: Rule | None, graphs: Topology, plan: MixPlan) -> None:
@@ -129,7 +151,9 @@ def arrivals(
         return None
     linked = any_link(averaging, inputs_of, plan)
     arrived = exchange.arrive(jax.random.fold_in(key, 1), t, linked)
-    return lost_together(inputs, arrived) if averaging.is_paired else arrived
+    return (
+        arrived if averaging.together is None else averaging.together(inputs, arrived)
+    )
 
 
 def adverse_average(

@@ -8,7 +8,6 @@ local training, everything shared is FedAvg or gossip of whole networks.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,9 +16,6 @@ import numpy as np
 import optax
 
 from p2pjax.engines.adverse_partial import (
-    adverse_average,
-    arrivals,
-    bytes_of,
     check_groups,
     check_partial,
     prepared_attack,
@@ -33,22 +29,18 @@ from p2pjax.engines.adversity import (
     with_attackers,
 )
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.partial_exchange import Carried, Cost, no_cost, partial_exchange
 from p2pjax.engines.partial_servers import begin_servers, check_members
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.exchange.channel import PERFECT, Channel
-from p2pjax.exchange.pipeline import Memory, begin, make_exchange, send
+from p2pjax.exchange.pipeline import Memory, begin, make_exchange
 from p2pjax.exchange.robust import Rule
 from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
-from p2pjax.partial.averaging import (
-    Averaging,
-    InputsOf,
-    messages_and_payload,
-    warn_if_split,
-)
-from p2pjax.partial.drift import requests, updated
-from p2pjax.partial.sharing import SharingPlan, initial_variables
+from p2pjax.partial.averaging import Averaging, warn_if_split
+from p2pjax.partial.per_model import PerModel, Situation
+from p2pjax.partial.sharing import SharingPlan, initial_variables, update_rates
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner
@@ -90,21 +82,12 @@ class PartialAveragingState(NamedTuple):
     memory: Memory | tuple[()] = ()  # of the exchange
 
 
-class _Carried(NamedTuple):
-    """What an averaging changes."""
-
-    params: PyTree
-    reference: PyTree
-    before: PyTree
-    memory: Memory | tuple[()]
-
-
 def partial_rounds(
     task: Task,
     optimizer: Learner | optax.GradientTransformation,
     sampler: Sampler,
     sharing: SharingPlan,
-    averaging: Averaging,
+    averaging: Averaging | PerModel,
     *,
     average_every: int = 1,
     num_steps: Callable[[Array], Array] | None = None,
@@ -145,11 +128,19 @@ def partial_rounds(
       score_before: also score models before they are averaged.
       agent_loop: see `agent_loop.map_agents`.
     """
-    check_partial(averaging, channel, attack, aggregate)
     if average_every < 1:
         raise InputError(f"Need average_every of 1 or more, got {average_every}.")
+    if isinstance(averaging, PerModel):
+        lost = channel.loss_probability
+        averaging = averaging.among(Situation(sharing.plan, average_every, lost))
+    check_partial(averaging, channel, attack, aggregate)
     if drift_threshold is not None and not 0 <= drift_threshold < float("inf"):
         raise InputError(f"Need a drift_threshold of 0 or more, got {drift_threshold}.")
+    if drift_threshold is not None and (averaging.settle or averaging.disturb):
+        raise InputError(
+            "Need no drift_threshold for a gossip with a tolerance or with noise, got "
+            "both: who drifts and who agrees would decide about the same exchanges."
+        )
     num_members = len(sharing.cells[0])
     if averaging.num_agents != num_members:
         raise InputError(
@@ -171,6 +162,9 @@ def partial_rounds(
         sharing.plan, channel, attack, aggregate, eager=averaging.peers is None
     )
     needs_before = attack is not None and attack.needs_before
+    average, cost = partial_exchange(
+        exchange, averaging, sharing.plan, drift_threshold, needs_before
+    )
 
     def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
         size = num_agents(data)
@@ -221,40 +215,6 @@ def partial_rounds(
                 check_width(inputs.mask.shape[2], first.mask.shape[2])
         return attacked(attack, inputs, num_members, num_rounds, prepared)
 
-    def requested(inputs: PyTree, params: PyTree, reference: PyTree) -> InputsOf:
-        """Owner vector of a class -> the exchanges of it that take place."""
-        if drift_threshold is None:
-            return lambda owner: inputs
-        asking = requests(params, reference, sharing.plan, drift_threshold)
-        return lambda owner: averaging.restrict_to_requests(inputs, asking(owner))
-
-    arriving = partial(arrivals, exchange, averaging)
-
-    def average(key: Key, t: Array, inputs: PyTree, carried: _Carried) -> _Carried:
-        params, reference, before, memory = carried
-        used = requested(inputs, params, reference)
-        arrived = arriving(key, t, inputs, used, sharing.plan)
-        if exchange.manner is None:
-            params = exchange.combine(
-                send(exchange, key, t, params),
-                params,
-                lambda owner: averaging.combine(used(owner), owner, arrived),
-                arrived,
-            )
-        else:
-            params, memory = adverse_average(
-                exchange, averaging, key, t, used, arrived, params, before, memory
-            )
-        if drift_threshold is not None:
-            reference = updated(
-                reference,
-                params,
-                sharing.plan,
-                lambda owner: jnp.any(averaging.links(used(owner), owner), axis=1),
-            )
-        before = params if needs_before else ()
-        return _Carried(params, reference, before, memory)
-
     def finished(state: PartialAveragingState) -> PartialAveragingState:
         """The state after the averaging that was still to come, if there is one."""
         if not isinstance(state.pending, Pending):
@@ -282,36 +242,24 @@ def partial_rounds(
         context = StepContext(
             None if update_scale is None else jnp.asarray(update_scale),
             is_byzantine=poisoned_agents(attack, attackers),
+            rates=update_rates(sharing, state.variables.params),
         )
         variables, opt_state, loss = train(
             key, t, state.variables, state.opt_state, data.train, context
         )
         is_time = (t + 1) % average_every == 0
 
-        def act(carried: _Carried) -> tuple[_Carried, tuple[Array, ...]]:
-            used = requested(inputs, carried.params, carried.reference)
-            sent, payload = messages_and_payload(averaging, used, sharing.plan)
-            arrived = arriving(key, t, inputs, used, sharing.plan)
-            received = sent  # every exchange goes both ways
-            if arrived is not None:
-                received = arrived.sum(1).astype(jnp.float32)
-            counted: tuple[Array, ...] = (sent, received, payload)
-            if channel.format is not None:
-                counted += (
-                    bytes_of(
-                        averaging, used, sharing.plan, carried.params, channel.format
-                    ),
-                )
+        def act(carried: Carried) -> tuple[Carried, Cost]:
+            found = cost(key, t, inputs, carried)
             if not score_before:
                 carried = average(key, t, inputs, carried)
-            return carried, counted
+            return carried, found
 
-        def wait(carried: _Carried) -> tuple[_Carried, tuple[Array, ...]]:
-            none = jnp.zeros(num_members, jnp.float32)
-            return carried, (none,) * (3 if channel.format is None else 4)
+        def wait(carried: Carried) -> tuple[Carried, Cost]:
+            return carried, no_cost(lambda: cost(key, t, inputs, carried))
 
         trained = _carried(state)._replace(params=variables.params)
-        carried, (sent, received, payload, *sizes) = (
+        carried, found = (
             act(trained)
             if average_every == 1
             else jax.lax.cond(is_time, act, wait, trained)
@@ -328,8 +276,7 @@ def partial_rounds(
         if num_steps is not None:
             steps = jnp.asarray(num_steps(data.train.size), jnp.float32)
             examples = steps * examples
-        info = Info(loss, sent, received, payload, examples=examples, steps=steps)
-        return state, info._replace(bytes=sizes[0] if sizes else None)
+        return state, Info(loss, **found._asdict(), examples=examples, steps=steps)
 
     def models_fn(state: PartialAveragingState) -> Models:
         byzantine = byzantine_agents(attack, state.memory)
@@ -361,11 +308,11 @@ def partial_rounds(
     )
 
 
-def _carried(state: PartialAveragingState) -> _Carried:
-    return _Carried(state.variables.params, state.reference, state.before, state.memory)
+def _carried(state: PartialAveragingState) -> Carried:
+    return Carried(state.variables.params, state.reference, state.before, state.memory)
 
 
-def _kept(carried: _Carried) -> dict[str, PyTree]:
+def _kept(carried: Carried) -> dict[str, PyTree]:
     """Fields of the state beside the models."""
     return {
         "reference": carried.reference,

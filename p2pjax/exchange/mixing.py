@@ -153,7 +153,13 @@ def by_matrix(matrix: Array) -> Combine:
             matrix.astype(block.dtype), block, 1, precision=jax.lax.Precision.HIGHEST
         )
 
-    def guarded(block: Array) -> Array:
+    return _guarded(product, matrix)
+
+
+def _guarded(product: Callable[[Array, Array], Array], matrix: Array) -> Combine:
+    """A product in which 0 times what is not finite is 0."""
+
+    def careful(block: Array) -> Array:
         is_lost = ~jnp.isfinite(block)
         reached = product(matrix != 0, is_lost.astype(block.dtype)) > 0
         return jnp.where(
@@ -162,7 +168,7 @@ def by_matrix(matrix: Array) -> Combine:
 
     def combine(block: Array) -> Array:
         is_sound = jnp.isfinite(block).all()
-        return jax.lax.cond(is_sound, lambda b: product(matrix, b), guarded, block)
+        return jax.lax.cond(is_sound, lambda b: product(matrix, b), careful, block)
 
     return combine
 
@@ -270,6 +276,36 @@ def by_group_mean(owner: np.ndarray, weight: Array | None = None) -> Combine:
         return jnp.where(_per_agent(is_local, block), block, mixed)
 
     return combine
+
+
+def by_group_matrix(matrix: Array, owner: np.ndarray) -> Combine:
+    """`out = matrix @ block` within every group of equal owner; LOCAL keeps its own.
+
+    Groups never touch each other's numbers, and what diverged reaches those who give it
+    a weight only.
+
+    Args:
+      matrix: `[N, N]`, row = receiver; what is between groups is not read.
+      owner: `[N]`, static.
+    """
+    tables = group_tables(owner)[0]
+    found = np.concatenate([members.ravel() for members in tables])
+    place = np.zeros(len(owner), np.int32)
+    place[found] = np.arange(len(found))
+    is_local = owner == LOCAL
+
+    def product(matrix: Array, block: Array) -> Array:
+        mixed = []
+        for members in tables:  # [groups, size]
+            own = matrix[members[:, :, None], members[:, None, :]].astype(block.dtype)
+            rows = block[members].reshape(*members.shape, -1)
+            rows = jnp.matmul(own, rows, precision=jax.lax.Precision.HIGHEST)
+            mixed.append(rows.reshape(members.size, *block.shape[1:]))
+        return jnp.where(
+            _per_agent(is_local, block), block, jnp.concatenate(mixed)[place]
+        )
+
+    return _guarded(product, matrix)
 
 
 def by_factors(factor: Array) -> Combine:

@@ -50,6 +50,14 @@ def local_paths(task: Task, local: Local) -> tuple[str, ...]:
             f"Need a sequence of patterns of leaves that stay, got the string "
             f"'{local}': write ('{local}',)."
         )
+    if not isinstance(local, NormRule) and (
+        callable(local) or any(not isinstance(pattern, str) for pattern in local)
+    ):
+        raise InputError(
+            "Need patterns of whole leaves that stay, because agents of this method "
+            "send each other whole leaves, got something else: cells within leaves are "
+            "shared by partial_averaging only."
+        )
     if not isinstance(local, NormRule) and not local:
         return ()
     shapes = shapes_of(task)

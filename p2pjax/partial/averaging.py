@@ -19,7 +19,7 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.graphs import analysis, mixing_matrices, schedule, topology
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Topology
-from p2pjax.types import LOCAL, Array, InputError, Peers, PyTree
+from p2pjax.types import LOCAL, Array, InputError, ModelTraffic, Peers, PyTree
 
 
 class Averaging(NamedTuple):
@@ -39,6 +39,20 @@ class Averaging(NamedTuple):
     peers: Callable[[PyTree, np.ndarray, Array | None], Peers] | None = None
     is_paired: bool = False  # whether each agent has one peer at a time
     weight: Array | None = None  # [N] what each agent counts; None: all alike
+    # (inputs, what arrives [N, D]) -> the same for both ends of an exchange, where it
+    # is lost as a whole
+    together: Callable[[PyTree, Array], Array] | None = None
+    # (inputs, parameters, owner classes, what arrives or None) -> inputs without
+    # exchanges that turn out not to be needed
+    settle: Callable[[PyTree, PyTree, MixPlan, Array | None], PyTree] | None = None
+    # (key, inputs, parameters, owner classes, what arrives or None) -> what members
+    # have after a phase of noise that comes first
+    disturb: Callable[..., PyTree] | None = None
+    # (inputs, what arrives or None) -> how many exchanges follow each other, and number
+    # of one -> its inputs; None: an averaging is one exchange
+    waves: (
+        Callable[[PyTree, Array | None], tuple[Array, Callable[[Array], PyTree]]] | None
+    ) = None
 
 
 # Owner vector `[N]` of a class -> inputs of the exchanges of it that take place.
@@ -59,7 +73,7 @@ def server(num_agents: int, weight: Array | None = None) -> Averaging:
       >>> server(3).links((), owner)[:, 0].tolist()  # who has a server to send to
       [True, True, False]
     """
-    weight = _checked_weight(weight, num_agents)
+    weight = checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> tuple[()]:
         del rng, num_rounds
@@ -118,7 +132,7 @@ def metropolis_gossip(
     """
     graphs = as_topology(graph)
     schedule.check_rewiring(graphs, rewire_every)
-    weight = _checked_weight(weight, num_agents)
+    weight = checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> Topology:
         drawn, of_round = schedule.graphs_of_rounds(
@@ -168,7 +182,7 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
       >>> bool((partner[0][partner[0]] == np.arange(4)).all())  # partners are mutual
       True
     """
-    weight = _checked_weight(weight, num_agents)
+    weight = checked_weight(weight, num_agents)
 
     def plan_fn(rng: np.random.Generator, num_rounds: int) -> np.ndarray:
         return topology.random_matchings(num_agents, num_rounds, seed=rng)
@@ -200,6 +214,7 @@ def random_pairs(num_agents: int, weight: Array | None = None) -> Averaging:
         peers=peers_fn,
         is_paired=True,
         weight=weight,
+        together=lost_together,
     )
 
 
@@ -275,6 +290,38 @@ def messages_and_payload(
     return messages, payload
 
 
+def model_traffic(
+    averaging: Averaging, inputs_of: InputsOf, plan: MixPlan
+) -> ModelTraffic:
+    """What each agent sends of each model, where each has exchanges of its own.
+
+    Args:
+      averaging: how members average.
+      inputs_of: owner vector `[N]` of a class -> inputs of its exchanges.
+      plan: owner classes.
+
+    Returns:
+      Messages and parameters, `[N, M]` each, models in increasing order.
+    """
+    found: dict[int, tuple[Array, Array]] = {}
+    for owner_class in plan.classes:
+        owner = owner_class.owner
+        linked = averaging.links(inputs_of(owner), owner)  # [N, D]
+        for model in np.unique(owner[owner != LOCAL]).tolist():
+            own = linked & jnp.asarray(owner == model)[:, None]
+            payload = own.sum(1).astype(jnp.float32) * owner_class.size
+            links, before = found.get(model, (own, jnp.zeros_like(payload)))
+            found[model] = (links | own, before + payload)
+    if not found:  # all is local
+        none = jnp.zeros((len(plan.classes[0].owner), 0), jnp.float32)
+        return ModelTraffic(none, none)
+    each = [found[model] for model in sorted(found)]
+    messages = [links.sum(1).astype(jnp.float32) for links, _ in each]
+    return ModelTraffic(
+        jnp.stack(messages, 1), jnp.stack([payload for _, payload in each], 1)
+    )
+
+
 def warn_if_split(graphs: Topology, plan: MixPlan) -> int:
     """Warns where groups cannot reach their mean; returns the number of excess parts.
 
@@ -283,17 +330,28 @@ def warn_if_split(graphs: Topology, plan: MixPlan) -> int:
     part; `models.disagreement` then stays above zero.
     """
     ever = topology.union(graphs)
+    return warn_of_parts(lambda model: ever, plan)
+
+
+def warn_of_parts(graph_of: Callable[[int], Topology], plan: MixPlan) -> int:
+    """As `warn_if_split`, where every model has a graph of its own.
+
+    Args:
+      graph_of: number of a model -> its graph `[N, D]`.
+      plan: owner classes.
+    """
     split = []
     for owner_class in plan.classes:
         for group in np.unique(owner_class.owner[owner_class.owner != LOCAL]):
-            parts = analysis.num_components(ever, owner_class.owner, int(group))
+            graph = graph_of(int(group))
+            parts = analysis.num_components(graph, owner_class.owner, int(group))
             if parts > 1:
                 split.append(parts)
     if split:
         warnings.warn(
             f"{len(split)} groups of agents fall into {sum(split)} parts of the graph; "
             "each part averages for itself.",
-            stacklevel=2,
+            stacklevel=3,
         )
     return sum(split) - len(split)
 
@@ -309,7 +367,13 @@ def _check_undirected(graph: Topology) -> None:
         )
 
 
-def _checked_weight(weight: Array | None, num_agents: int) -> Array | None:
+def checked_weight(weight: Array | None, num_agents: int) -> Array | None:
+    """Refuses weights that are not positive, or not of these agents.
+
+    Args:
+      weight: `[N]`, or None.
+      num_agents: N.
+    """
     if weight is not None and (
         np.shape(weight) != (num_agents,)
         or not (np.isfinite(weight) & (np.asarray(weight) > 0)).all()

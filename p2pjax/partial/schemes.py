@@ -27,6 +27,7 @@ class PartialModel(NamedTuple):
     cells: Layout  # how many of every part
     members: tuple[int, ...]  # agents that implement it
     offsets: tuple[Layout, ...] | None = None  # [member][part] first column, or placed
+    rate: float = 1.0  # factor of the updates of the parameters that it owns
 
 
 class Scheme(NamedTuple):
@@ -138,6 +139,15 @@ def check_scheme(scheme: Scheme) -> None:
             raise InputError(
                 f"Need an offset per member and part of model {index}, got "
                 f"{offsets} for {len(model.members)} members and {num_parts} parts."
+            )
+        if not 0 <= model.rate < float("inf"):
+            raise InputError(
+                f"Need a rate of 0 or more of model {index}, got {model.rate}."
+            )
+        if len(model.members) < 2 and model.rate != 1:
+            raise InputError(
+                f"Need two members or more of a model with a rate of its own, got "
+                f"{len(model.members)} of model {index}: what one agent has is local."
             )
         if len(model.members) < 2:
             who = "Only one agent" if model.members else "No agent"

@@ -4,13 +4,22 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.partial import ownership, placement
 from p2pjax.partial.schemes import Scheme
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
-from p2pjax.types import Cells, InputError, Key, Layout, Variables, Wiring
+from p2pjax.types import (
+    Cells,
+    InputError,
+    Key,
+    Layout,
+    PyTree,
+    Variables,
+    Wiring,
+)
 
 
 class SharingPlan(NamedTuple):
@@ -20,6 +29,7 @@ class SharingPlan(NamedTuple):
     order: Cells  # aligned column -> the agent's own column
     wiring: Wiring
     plan: MixPlan
+    rates: tuple[float, ...] = ()  # of each model; () where all are 1
 
 
 def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
@@ -50,9 +60,39 @@ def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
         )
     ownership.check_parts(attached, wiring)
     cells, order = placement.align(attached)
+    rates = tuple(model.rate for model in scheme.models)
     return SharingPlan(
-        cells, order, wiring, ownership.mix_plan(scheme, cells, wiring, shapes)
+        cells,
+        order,
+        wiring,
+        ownership.mix_plan(scheme, cells, wiring, shapes),
+        rates if any(rate != 1 for rate in rates) else (),
     )
+
+
+def update_rates(sharing: SharingPlan, params: PyTree) -> PyTree:
+    """Factor of each agent's update of each parameter; None where all are 1.
+
+    What is local, or shared across models that do not depend on each other, has 1.
+
+    Args:
+      sharing: whose models have rates.
+      params: leaves `[N, ...]`, or their shapes.
+    """
+    if not sharing.rates:
+        return None
+    known = np.array([*sharing.rates, 1.0])  # the last one of all other owners
+    leaves, structure = jax.tree.flatten(params)
+    factors = [jnp.ones(leaf.shape, leaf.dtype) for leaf in leaves]
+    for owner, blocks in sharing.plan.classes:
+        of_model = (owner >= 0) & (owner < len(sharing.rates))
+        rate = known[np.where(of_model, owner, -1)]  # [N]
+        for leaf, start, stop in blocks:
+            at = (slice(None), *map(slice, start, stop))
+            factor = jnp.asarray(rate, factors[leaf].dtype)
+            factor = factor.reshape((-1,) + (1,) * len(start))
+            factors[leaf] = factors[leaf].at[at].set(factor)
+    return jax.tree.unflatten(structure, factors)
 
 
 def layout_of(wiring: Wiring, task: Task) -> Layout:

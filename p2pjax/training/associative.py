@@ -52,6 +52,11 @@ def associative_rule(rate: float, threshold: float = 0.5) -> Learner:
         context: StepContext,
     ) -> tuple[Variables, PyTree, Array]:
         del key
+        if context.rates is not None:
+            raise InputError(
+                "Need models without rates of their own for associative networks, "
+                "whose weights do not follow a gradient, got some: leave rate out."
+            )
 
         def learn(params: PyTree, example: tuple[Array, Array]) -> tuple[PyTree, Array]:
             x, valid = example  # [n], []

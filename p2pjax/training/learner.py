@@ -36,6 +36,7 @@ class StepContext(NamedTuple):
     num_examples: Array | None = None  # that it learns from; the agent loop says so
     order_seed: Array | None = None  # of the order of its batches, likewise
     is_byzantine: Array | None = None  # whether it learns from poisoned batches
+    rates: PyTree = None  # factors of its updates, a tree as the parameters
 
 
 class Learner(NamedTuple):
@@ -158,6 +159,10 @@ def gradient_descent(
         if context.update_scale is not None:
             scale = context.update_scale
             updates = jax.tree.map(lambda u: u * scale.astype(u.dtype), updates)
+        if context.rates is not None:
+            updates = jax.tree.map(
+                lambda u, rate: u * rate.astype(u.dtype), updates, context.rates
+            )
         return updates, opt_state
 
     def step_fn(
