@@ -124,7 +124,11 @@ def _numbered(found: Found) -> NetworkCells:
             ]
             start, stop = (tuple(edge[i] for edge in picked) for i in (0, 1))
             pieces.append(Piece(start, stop, tuple(length for length, _ in factors)))
-            name = path if math.prod(map(len, chosen)) == 1 else f"{path}/{len(pieces) - 1}"
+            name = (
+                path
+                if math.prod(map(len, chosen)) == 1
+                else f"{path}/{len(pieces) - 1}"
+            )
             wiring[name] = tuple(part for _, part in factors)  # type: ignore[misc]
         whole = tuple(map(size_of, found.leaves[PARAMS + path]))
         if len(pieces) > 1 or pieces[0].shape != whole:
@@ -143,6 +147,7 @@ def _numbered(found: Found) -> NetworkCells:
             found.places[var],
             dict(var.marks.fixed),
             dict(var.marks.mixed),
+            frozenset(var.readers),
             number_of[found.inside[var]] if var in found.inside else None,
             part_of.get(var),
         )

@@ -97,9 +97,7 @@ def _join(parts: PyTree, pieces: tuple[Piece, ...], is_stacked: bool) -> Array:
                 blocks[start]
             )
         blocks = {
-            start: row[0]
-            if len(row) == 1
-            else jnp.concatenate(row, axis + is_stacked)
+            start: row[0] if len(row) == 1 else jnp.concatenate(row, axis + is_stacked)
             for start, row in rows.items()
         }
     (whole,) = blocks.values()

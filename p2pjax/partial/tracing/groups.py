@@ -16,6 +16,7 @@ from p2pjax.partial.tracing.operation import (
     new_axes,
 )
 from p2pjax.partial.tracing.terms import (
+    SLICE,
     Term,
     Var,
     columns_of,
@@ -46,6 +47,7 @@ class Group(NamedTuple):
     places: tuple[Place, ...]
     fixed_by: dict[str, str]  # why their order matters, and where; empty: it does not
     mixed_by: dict[str, str]  # what runs over all of them, so that none can be absent
+    read_by: frozenset[str]  # leaves of the weights that multiply them
     inside: int | None  # number of the group whose units these belong to, as in a head
     part: int | None  # of the wiring
 
@@ -76,7 +78,10 @@ def find_units(network: Network, x: jax.ShapeDtypeStruct) -> Found:
     shapes = jax.eval_shape(network.init, key)
     jaxpr, result = jax.make_jaxpr(both, return_shape=True)(shapes, x, key)
     flat = leaves_with_paths(collections(shapes))
-    values = {path: Traced(_axes(leaf), has_params=True) for path, leaf in flat}
+    values = {
+        path: Traced(_axes(leaf), has_params=True, leaves=frozenset({path}))
+        for path, leaf in flat
+    }
     in_order = [values[path] for path, _ in _as_given(shapes)]
     example = Traced(_axes(x, {INPUT: INPUT}), has_input=True)
     walk = Walk()
@@ -166,7 +171,7 @@ def is_outer(found: Found, var: Var, end: str) -> bool:
         return False
     if end == INPUT:
         is_place = var.size == 1 and POSITIONS in var.marks.fixed
-        return INPUT in var.marks.fixed and var.is_read and not is_place
+        return INPUT in var.marks.fixed and bool(var.readers) and not is_place
     return OUTPUT in var.marks.fixed and not is_outer(found, var, INPUT)
 
 
@@ -184,22 +189,31 @@ def check_followed(found: Found) -> None:
     """Refuses networks with units of which it is not known what becomes of them."""
     for var in found.variables:
         reasons = list(var.marks.lost.values())
-        is_whole = any(p.columns.shape[1] == 1 and _is_whole(found, p, var)
-                       for p in found.places[var])
-        if not reasons and var.size > 1 and var in found.hidden and is_whole:
+        if not reasons and var in found.hidden and _are_whole_axes(found, var):
             fixed = var.marks.fixed
             if not {INPUT, OUTPUT} & set(fixed):
-                reasons = [fixed[kind] for kind in (POSITIONS, LOOKUP) if kind in fixed]
+                kinds = (POSITIONS, LOOKUP, SLICE)
+                reasons = [fixed[kind] for kind in kinds if kind in fixed]
         leaves = [p.leaf for p in found.places[var] if p.leaf.startswith(PARAMS)]
         if reasons and leaves:
             raise InputError(
-                f"Need operations that treat the units of a layer alike, but the "
-                f"{var.size} units along {', '.join(leaves)} go through "
-                f"{' and '.join(reasons)}, which tells them apart in a way that cannot "
-                "be followed: write this operation with products of matrices, sums and "
-                "functions of single numbers, or give a wiring."
+                "Need operations that treat the units of a layer alike, but those of "
+                f"{_some(leaves)} go through {' and '.join(reasons)}, which tells them "
+                "apart in a way that cannot be followed: write it as products of "
+                "matrices, sums and functions of single numbers, or give a wiring."
             )
 
 
-def _is_whole(found: Found, place: Place, var: Var) -> bool:
-    return list(variables_of(found.leaves[place.leaf][place.axis])) == [var]
+def _some(leaves: Sequence[str], most: int = 3) -> str:
+    names = [leaf.removeprefix(PARAMS) for leaf in dict.fromkeys(leaves)]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _are_whole_axes(found: Found, var: Var) -> bool:
+    """Whether an axis of more than one has only these."""
+    return any(
+        set(variables_of(term)) == {var} and size_of(term) > 1
+        for terms in (found.leaves[place.leaf] for place in found.places[var])
+        for term in terms
+    )

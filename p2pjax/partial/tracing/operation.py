@@ -23,6 +23,7 @@ class Traced(NamedTuple):
     terms: tuple[Term, ...]
     has_input: bool = False  # the example, or random numbers
     has_params: bool = False
+    leaves: frozenset[str] = frozenset()  # of parameters, of what they alone make up
 
     @property
     def is_hidden(self) -> bool:
@@ -59,9 +60,20 @@ class Operation(NamedTuple):
         """Whether its results depend on both."""
         return self.has_input and self.has_params
 
+    @property
+    def leaves(self) -> frozenset[str]:
+        """That its results are made of, if of parameters alone."""
+        if self.has_input:
+            return frozenset()
+        return frozenset().union(*(value.leaves for value in self.ins))
+
     def same(self, a: Term, b: Term) -> None:
         """One reordering acts on both."""
-        if not unify(a, b):
+        try:
+            followed = unify(a, b)
+        except RecursionError:  # many units, each of which is told apart
+            followed = False
+        if not followed:
             self.lose([a, b])
 
     def same_axes(self, left: Sequence[Term], right: Sequence[Term]) -> None:
@@ -148,7 +160,7 @@ class Operation(NamedTuple):
             self.mix(term)
             return
         for var in variables_of(term):
-            var.is_read = True
+            var.readers |= weights.leaves
             if not value.has_params:
                 var.marks.fixed.setdefault(INPUT, self.described)
 

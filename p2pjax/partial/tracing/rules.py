@@ -29,15 +29,21 @@ from p2pjax.partial.tracing.terms import (
 
 Rule = Callable[[Operation], list[list[Term]]]
 
-ELEMENTWISE = frozenset(
-    """abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    bitcast_convert_type cbrt ceil clamp convert_element_type copy copy_p cos cosh
-    digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag
-    integer_pow is_finite le lgamma log log1p logistic lt max min mul mul_add name ne
-    neg nextafter not or pow real reduce_precision rem round rsqrt select_n
-    sharding_constraint shift_left shift_right_arithmetic shift_right_logical sign sin
-    sinh sqrt square stop_gradient sub tan tanh xor pvary device_put""".split()
-)
+# fmt: off
+ELEMENTWISE = frozenset((
+    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2",
+    "atanh", "bessel_i0e", "bessel_i1e", "bitcast_convert_type", "cbrt", "ceil",
+    "clamp", "convert_element_type", "copy", "copy_p", "cos", "cosh", "digamma", "div",
+    "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt",
+    "igamma", "igammac", "imag", "integer_pow", "is_finite", "le", "lgamma", "log",
+    "log1p", "logistic", "lt", "max", "min", "mul", "mul_add", "name", "ne", "neg",
+    "nextafter", "not", "or", "pow", "real", "reduce_precision", "rem", "round",
+    "rsqrt", "select_n", "sharding_constraint", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient",
+    "sub", "tan", "tanh", "xor", "pvary", "device_put",
+))
+# fmt: on
+KINDS = ("sum", "prod", "max", "min", "and", "or", "xor")  # of reductions
 NOISE = ("random_", "threefry", "rng_")  # its units may be exchanged
 
 
@@ -263,7 +269,7 @@ def _convolution(op: Operation) -> list[list[Term]]:
     op.same(x[lhs[1]], Prod((blocks, kernel[rhs[1]])))
     op.same(kernel[rhs[0]], Prod((blocks, per_block)))
     for var in variables_of(kernel[rhs[1]]):
-        var.is_read = True
+        var.readers |= op.ins[1].leaves
     return [out]
 
 
@@ -273,22 +279,15 @@ def _without(terms: tuple[Term, ...], axis: int) -> tuple[Term, ...]:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys(
-        """reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor
-        reduce argmax argmin""".split(),
-        _reduction,
-    ),
-    **dict.fromkeys(
-        """reduce_window reduce_window_sum reduce_window_max
-        reduce_window_min""".split(),
-        _windows,
-    ),
-    **dict.fromkeys(
-        "cumsum cumprod cummax cummin cumlogsumexp sort rev".split(), _ordered
-    ),
-    **dict.fromkeys(
-        "scatter scatter_add scatter_mul scatter_min scatter_max".split(), _scatter
-    ),
+    **{f"reduce_{kind}": _reduction for kind in KINDS},
+    **dict.fromkeys(("reduce", "argmax", "argmin"), _reduction),
+    **{f"reduce_window_{kind}": _windows for kind in KINDS},
+    "reduce_window": _windows,
+    **{f"cum{kind}": _ordered for kind in (*KINDS, "logsumexp")},
+    "sort": _ordered,
+    "rev": _ordered,
+    **{f"scatter_{kind}": _scatter for kind in ("add", "mul", *KINDS)},
+    "scatter": _scatter,
     "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
     "conv_general_dilated": _convolution,

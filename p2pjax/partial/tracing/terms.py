@@ -1,7 +1,7 @@
 """What lies along an axis: units, axes flattened into one, or axes one after the other.
 
-Each axis of each value is a term: a `Var` (n units), a `Prod` (a row-major flatten, such
-as height, width and channels of an image) or a `Cat` (one after the other, such as the
+Each axis of each value is a term: a `Var` (n units), a `Prod` (a row-major flatten, as
+of height, width and channels of an image) or a `Cat` (one after the other, such as the
 gates of an LSTM). Unifying two terms says that one reordering acts on both. Bindings
 are global, so that a loop is walked once.
 """
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Union
 
 import numpy as np
+
+SLICE = "a slice"  # told apart from others along its axis
 
 
 class Marks(NamedTuple):
@@ -36,7 +38,7 @@ class Var:
         self.marks = Marks({}, {}, {})
         if marks is not None:
             self.marks.absorb(marks)
-        self.is_read = False  # weights are multiplied along it
+        self.readers: set[str] = set()  # leaves of weights that multiply these
         self.term: Term | None = None
 
 
@@ -141,7 +143,7 @@ def _bind(var: Var, term: Term) -> bool:
         return True  # the others are of one unit
     for other in inside:
         other.marks.absorb(var.marks)
-        other.is_read |= var.is_read
+        other.readers |= var.readers
     var.term = term
     return True
 
@@ -184,7 +186,7 @@ def split(term: Term, cuts: Sequence[int]) -> list[Term]:
         for start, stop in itertools.pairwise(edges):
             piece = Var(stop - start, term.marks)
             if piece.size == 1:  # told apart from the others
-                piece.marks.fixed.setdefault("a slice", "a slice")
+                piece.marks.fixed.setdefault(SLICE, SLICE)
             pieces.append(piece)
         _bind(term, Cat(tuple(pieces)))
         return pieces

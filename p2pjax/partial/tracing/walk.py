@@ -16,7 +16,7 @@ from p2pjax.partial.tracing.operation import (
     new_axes,
 )
 from p2pjax.partial.tracing.rules import NOISE, rule_of
-from p2pjax.partial.tracing.terms import Term, Var
+from p2pjax.partial.tracing.terms import Term, Var, variables_of
 
 INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # of primitives that call another
 
@@ -66,7 +66,9 @@ class Walk:
             axes = [term for value in op.ins for term in value.terms]
             found = [[op.axis_after(n, axes) for n in shape] for shape in op.shapes]
         has_input = op.has_input or op.name.startswith(NOISE)
-        return [Traced(tuple(terms), has_input, op.has_params) for terms in found]
+        return [
+            Traced(tuple(terms), has_input, op.has_params, op.leaves) for terms in found
+        ]
 
     def _scan(self, op: Operation) -> list[Traced]:
         num_consts, num_carry = op.params["num_consts"], op.params["num_carry"]
@@ -106,6 +108,7 @@ class Walk:
                 values[0].terms,
                 any(value.has_input for value in values) or op.ins[0].has_input,
                 any(value.has_params for value in values),
+                frozenset().union(*(value.leaves for value in values)),
             )
             for values in zip(first, *others, strict=True)
         ]
@@ -118,8 +121,8 @@ def constant(value: Any) -> Traced:
         array = np.asarray(value)
         for axis, term in enumerate(terms):
             if array.size and not (array == array.take([0], axis)).all():
-                for var in [term]:
-                    var.marks.fixed[CONSTANT] = CONSTANT  # type: ignore[union-attr]
+                for var in variables_of(term):
+                    var.marks.fixed[CONSTANT] = CONSTANT
     return Traced(tuple(terms))
 
 
@@ -129,7 +132,9 @@ def _variables(jaxpr: Any) -> Sequence[Any]:
 
 def _carried(op: Operation, values: Sequence[Traced]) -> list[Traced]:
     """What a loop carries depends on all that it is given."""
-    return [Traced(value.terms, op.has_input, op.has_params) for value in values]
+    return [
+        Traced(value.terms, op.has_input, op.has_params, op.leaves) for value in values
+    ]
 
 
 def _same_values(
