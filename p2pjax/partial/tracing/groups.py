@@ -194,6 +194,8 @@ def check_followed(found: Found) -> None:
             if not {INPUT, OUTPUT} & set(fixed):
                 kinds = (POSITIONS, LOOKUP, SLICE)
                 reasons = [fixed[kind] for kind in kinds if kind in fixed]
+            if set(fixed) == {CONSTANT} and not _has_both_sides(found, var):
+                reasons = [fixed[CONSTANT]]
         leaves = [p.leaf for p in found.places[var] if p.leaf.startswith(PARAMS)]
         if reasons and leaves:
             raise InputError(
@@ -202,6 +204,12 @@ def check_followed(found: Found) -> None:
                 "apart in a way that cannot be followed: write it as products of "
                 "matrices, sums and functions of single numbers, or give a wiring."
             )
+
+
+def _has_both_sides(found: Found, var: Var) -> bool:
+    """Whether parameters make these units, and others multiply them."""
+    leaves = {place.leaf for place in found.places[var]}
+    return var in found.inside or bool(leaves & var.readers and leaves - var.readers)
 
 
 def _some(leaves: Sequence[str], most: int = 3) -> str:

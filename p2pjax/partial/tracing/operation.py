@@ -146,11 +146,19 @@ class Operation(NamedTuple):
             return self.axis_after(size, [term, update])
         return self.axis_after(size, [term], self.ins[0])
 
+    @staticmethod
+    def _differs(*terms: Term) -> bool:
+        return any(CONSTANT in v.marks.fixed for t in terms for v in variables_of(t))
+
     def contract(self, a: int, axis_a: int, b: int, axis_b: int) -> None:
         """Operands a and b are multiplied and summed along these axes."""
         left, right = self.ins[a], self.ins[b]
-        term = left.terms[axis_a]
-        self.same(term, right.terms[axis_b])
+        term, other = left.terms[axis_a], right.terms[axis_b]
+        for value, axis, with_ in ((left, term, right), (right, other, left)):
+            is_constant = not (with_.has_input or with_.has_params)
+            if value.is_hidden and is_constant and self._differs(term, other):
+                self.lose([axis], value)
+        self.same(term, other)
         if left.has_input == right.has_input:  # of hidden values, or of weights
             if left.has_input or not (left.has_params and right.has_params):
                 self.mix(term)

@@ -156,6 +156,11 @@ def _unstack(op: Operation) -> list[list[Term]]:
     return [list(_without(terms, axis)) for _ in op.shapes]
 
 
+def _tile(op: Operation) -> list[list[Term]]:
+    pairs = zip(op.ins[0].terms, op.params["reps"], strict=True)
+    return [[resolved(Cat((term,) * times)) for term, times in pairs]]
+
+
 def _split(op: Operation) -> list[list[Term]]:
     axis, terms = op.params["axis"], op.ins[0].terms
     cuts = list(itertools.accumulate(op.params["sizes"]))[:-1]
@@ -286,7 +291,7 @@ RULES: dict[str, Rule] = {
     **{f"cum{kind}": _ordered for kind in (*KINDS, "logsumexp")},
     "sort": _ordered,
     "rev": _ordered,
-    **{f"scatter_{kind}": _scatter for kind in ("add", "mul", *KINDS)},
+    **{f"scatter_{kind}": _scatter for kind in ("add", "sub", "mul", *KINDS)},
     "scatter": _scatter,
     "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
@@ -304,6 +309,7 @@ RULES: dict[str, Rule] = {
     "split": _split,
     "squeeze": _squeeze,
     "stack": _stack,
+    "tile": _tile,
     "transpose": _transpose,
     "unstack": _unstack,
 }
@@ -311,4 +317,4 @@ RULES: dict[str, Rule] = {
 
 def rule_of(name: str) -> Rule | None:
     """Of a primitive; None if it has none."""
-    return _noise if name.startswith(NOISE) else RULES.get(name)
+    return _noise if name.startswith(NOISE) else RULES.get(name.replace("-", "_"))

@@ -27,8 +27,16 @@ class Walk:
     def __init__(self) -> None:
         self.seen: list[Traced] = []
 
-    def through(self, jaxpr: Any, args: Sequence[Traced]) -> list[Traced]:
-        """Results of a jaxpr, closed or not."""
+    def through(
+        self, jaxpr: Any, args: Sequence[Traced], where: str = ""
+    ) -> list[Traced]:
+        """Results of a jaxpr.
+
+        Args:
+          jaxpr: closed or not.
+          args: what it is called with.
+          where: file and line of the call, of equations that have none.
+        """
         consts, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
         known: dict[Any, Traced] = dict(zip(jaxpr.invars, args, strict=True))
         known |= zip(jaxpr.constvars, map(constant, consts), strict=True)
@@ -39,7 +47,7 @@ class Walk:
         for equation in jaxpr.eqns:
             op = Operation(
                 equation.primitive.name,
-                summarize(equation.source_info),
+                summarize(equation.source_info) or where,
                 [read(atom) for atom in equation.invars],
                 [variable.aval.shape for variable in equation.outvars],
                 equation.params,
@@ -61,7 +69,7 @@ class Walk:
         if rule is not None:
             found = rule(op)
         elif inner is not None and len(_variables(inner)) == len(op.ins):
-            return self.through(inner, op.ins)
+            return self.through(inner, op.ins, op.where)
         else:
             axes = [term for value in op.ins for term in value.terms]
             found = [[op.axis_after(n, axes) for n in shape] for shape in op.shapes]
@@ -79,7 +87,7 @@ class Walk:
         for row in rows:
             op.same(row.terms[0], time)
         inside = [row._replace(terms=row.terms[1:]) for row in rows]
-        results = self.through(op.params["jaxpr"], [*consts, *carry, *inside])
+        results = self.through(op.params["jaxpr"], [*consts, *carry, *inside], op.where)
         _same_values(op, carry, results[:num_carry])
         stacked = [
             result._replace(terms=(time, *result.terms))
@@ -93,13 +101,14 @@ class Walk:
         carry = _carried(op, op.ins[both:])
         self.through(op.params["cond_jaxpr"], [*op.ins[:of_condition], *carry])
         body = [*op.ins[of_condition:both], *carry]
-        results = self.through(op.params["body_jaxpr"], body)
+        results = self.through(op.params["body_jaxpr"], body, op.where)
         _same_values(op, carry, results)
         return _carried(op, results)
 
     def _cond(self, op: Operation) -> list[Traced]:
         first, *others = (
-            self.through(branch, op.ins[1:]) for branch in op.params["branches"]
+            self.through(branch, op.ins[1:], op.where)
+            for branch in op.params["branches"]
         )
         for other in others:
             _same_values(op, first, other)
