@@ -13,6 +13,7 @@ import numpy as np
 from p2pjax.partial.network_cells import NUM_EXAMPLES, NetworkCells, moved
 from p2pjax.partial.tracing.groups import Group, Place, collections
 from p2pjax.paths import leaves_with_paths
+from p2pjax.tasks._network_check import QUICKLY
 from p2pjax.tasks.network import Network, as_network
 from p2pjax.tasks.task import Task
 from p2pjax.types import ABSENT, Array, Cells, InputError, PyTree, Variables
@@ -125,7 +126,6 @@ def _tried(
     if np.issubdtype(example.dtype, np.integer):
         inputs = rng.integers(0, 2, size).astype(example.dtype)
 
-    @jax.jit
     def outputs(leaves: Leaves) -> Array:
         tree: PyTree = jax.tree.unflatten(
             structure, [leaves[path] for path, _ in paths]
@@ -133,7 +133,8 @@ def _tried(
         params = tree.pop("params")
         return made.apply(Variables(params, tree), inputs, None, False)[0]
 
-    return leaves, outputs
+    options = QUICKLY if jax.default_backend() == "cpu" else None
+    return leaves, jax.jit(outputs, compiler_options=options)
 
 
 def _random(

@@ -138,9 +138,9 @@ def _found(leaves: dict[str, tuple[Term, ...]], seen: Sequence[Traced]) -> Found
     for path, terms in leaves.items():
         for axis, term in enumerate(terms):
             for var in dict.fromkeys(variables_of(term)):
-                columns = columns_of(term, var)
-                places[var].append(Place(path, axis, columns))
-                shares[var] += columns.size / max(1, size_of(term))
+                for columns in columns_of(term, var):
+                    places[var].append(Place(path, axis, columns))
+                    shares[var] += columns.size / max(1, size_of(term))
     kept = tuple(var for var in order if places[var])
     held = {var: {place.leaf for place in places[var]} for var in kept}
 

@@ -266,23 +266,29 @@ def _is_one(term: Term) -> bool:
     return size_of(term) == 1
 
 
-def columns_of(term: Term, var: Var) -> np.ndarray:
-    """`[units, slots]`: where along the axis the units of a variable lie."""
+def columns_of(term: Term, var: Var) -> list[np.ndarray]:
+    """`[units, slots]`: where along the axis the units of a variable lie.
+
+    There are several of these where units lie along several of the axes that were
+    flattened into this one, as in the products of all pairs of units.
+    """
     term = resolved(term)
     if term is var:
-        return np.arange(var.size)[:, None]
+        return [np.arange(var.size)[:, None]]
     if isinstance(term, Var) or not term.parts:
-        return np.zeros((var.size, 0), int)
+        return []
     if isinstance(term, Cat):
         edges = [0, *itertools.accumulate(map(size_of, term.parts))]
         found = [
-            begin + columns_of(part, var)
+            [begin + columns for columns in columns_of(part, var)]
             for begin, part in zip(edges, term.parts, strict=False)
         ]
-        return np.concatenate(found, 1)
+        return [
+            np.concatenate([columns for columns in together if columns is not None], 1)
+            for together in itertools.zip_longest(*found)
+        ]
     first, rest = term.parts[0], Prod(term.parts[1:])
     m, n = size_of(first), size_of(rest)
-    outer, inner = columns_of(first, var), columns_of(rest, var)
-    far = outer[:, :, None] * n + np.arange(n)
-    near = np.arange(m)[:, None] * n + inner[:, None, :]
-    return np.concatenate([far.reshape(var.size, -1), near.reshape(var.size, -1)], 1)
+    outer = [c[:, :, None] * n + np.arange(n) for c in columns_of(first, var)]
+    inner = [np.arange(m)[:, None] * n + c[:, None, :] for c in columns_of(rest, var)]
+    return [columns.reshape(var.size, -1) for columns in (*outer, *inner)]
