@@ -45,7 +45,8 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
             for part, length in zip(axes, leaf.shape, strict=True)
         ]
         for spans_of_block in itertools.product(*spans):
-            start, stop = zip(*spans_of_block, strict=True)
+            start = tuple(first for first, _ in spans_of_block)
+            stop = tuple(last for _, last in spans_of_block)
             owner = _owner(axes, start, cells, sources, owners)
             blocks = found.setdefault(owner.tobytes(), (owner, []))[1]
             blocks.append(Block(index, start, stop))

@@ -14,6 +14,7 @@ from p2pjax.partial.network_cells import NUM_EXAMPLES, NetworkCells, moved
 from p2pjax.partial.tracing.groups import Group, Place, collections
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks._network_check import QUICKLY
+from p2pjax.tasks._network_functions import key_shape
 from p2pjax.tasks.network import Network, as_network
 from p2pjax.tasks.task import Task
 from p2pjax.types import ABSENT, Array, Cells, InputError, PyTree, Variables
@@ -117,7 +118,7 @@ def _tried(
 ) -> tuple[Leaves, Callable[[Leaves], Array]]:
     """Random variables, and outputs in evaluation as a function of them."""
     made = as_network(network, example)
-    shapes = collections(jax.eval_shape(made.init, jax.random.key(0)))
+    shapes = collections(jax.eval_shape(made.init, key_shape()))
     rng = np.random.default_rng(0)
     paths, structure = leaves_with_paths(shapes), jax.tree.structure(shapes)
     leaves = {path: _random(rng, path, leaf) for path, leaf in paths}
@@ -152,7 +153,10 @@ def _random(
 def _distance(
     before: Leaves, after: Leaves, outputs: Callable[[Leaves], Array]
 ) -> float:
-    one, other = (np.asarray(outputs(leaves), np.float64) for leaves in (before, after))
+    with jax.ensure_compile_time_eval():  # also where agents of many seeds are made
+        one, other = (
+            np.asarray(outputs(leaves), np.float64) for leaves in (before, after)
+        )
     return float(np.abs(one - other).max() / max(np.abs(one).max(), 1e-30))
 
 

@@ -26,6 +26,7 @@ from p2pjax.partial.tracing.terms import (
 )
 from p2pjax.partial.tracing.walk import Walk
 from p2pjax.paths import leaves_with_paths
+from p2pjax.tasks._network_functions import key_shape
 from p2pjax.tasks.network import Network
 from p2pjax.types import Array, InputError, Key, PyTree, Variables
 
@@ -74,7 +75,7 @@ def find_units(network: Network, x: jax.ShapeDtypeStruct) -> Found:
         trained, stats = network.apply(variables, x, key, True)
         return network.apply(variables, x, None, False)[0], trained, stats
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
+    key = key_shape()
     shapes = jax.eval_shape(network.init, key)
     jaxpr, result = jax.make_jaxpr(both, return_shape=True)(shapes, x, key)
     flat = leaves_with_paths(collections(shapes))
