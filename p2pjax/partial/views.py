@@ -5,7 +5,6 @@ connection by concatenation the units of two layers. A view reshapes such arrays
 cuts them into pieces, so that each axis holds the units of one part or of none.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -68,10 +67,13 @@ def restored(
 
 
 def _cut(leaf: PyTree, pieces: tuple[Piece, ...], is_stacked: bool) -> PyTree:
+    agents = leaf.shape[:1] if is_stacked else ()
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        found = [jax.ShapeDtypeStruct(piece.shape, leaf.dtype) for piece in pieces]
+        found = [
+            jax.ShapeDtypeStruct((*agents, *piece.shape), leaf.dtype)
+            for piece in pieces
+        ]
     else:
-        agents = leaf.shape[:1] if is_stacked else ()
         every = (slice(None),) * is_stacked
         found = [
             leaf[(*every, *map(slice, piece.start, piece.stop))].reshape(
@@ -102,8 +104,3 @@ def _join(parts: PyTree, pieces: tuple[Piece, ...], is_stacked: bool) -> Array:
         }
     (whole,) = blocks.values()
     return whole
-
-
-def is_as_it_was(pieces: tuple[Piece, ...], shape: tuple[int, ...]) -> bool:
-    """Whether a view changes nothing."""
-    return len(pieces) == 1 and pieces[0].shape == shape and math.prod(shape) >= 0
