@@ -108,7 +108,9 @@ def partial_averaging(
       >>> method.round_is
       'one mini-batch of each agent, and one averaging after 1 local step'
     """
-    if wiring is None and task.wiring is None and task.network is None:
+    network, example = task.network, task.example
+    is_known = wiring is not None or task.wiring is not None
+    if not is_known and (network is None or example is None):
         raise InputError(
             "Need to know the cells of the network for partial averaging: make the "
             "task of a network, or give the wiring, which part's cells lie along which "
@@ -119,7 +121,8 @@ def partial_averaging(
     def cells() -> Wiring | NetworkCells:
         known = task.wiring if wiring is None else wiring
         if known is None:
-            known = cells_of(task.network, task.example)
+            assert example is not None
+            known = cells_of(network, example)
             check_permutations(known, task)
         return known
 

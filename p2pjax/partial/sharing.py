@@ -61,9 +61,12 @@ def compile_scheme(
       >>> [int((cells >= 0).sum()) for cells in sharing.cells]  # shared, of 4 agents
       [256, 96, 40]
     """
-    found = wiring if isinstance(wiring, NetworkCells) else None
-    wired = found.wiring if found else wiring
-    views = found.views if found else {}
+    found: NetworkCells | None = None
+    views: Views = {}
+    if isinstance(wiring, NetworkCells):
+        found, wired, views = wiring, wiring.wiring, wiring.views
+    else:
+        wired = wiring
     attached = placement.attach(scheme)
     shapes = viewed(shapes_of(task).params, views)
     num_parts = ownership.check_wiring(wired, shapes)

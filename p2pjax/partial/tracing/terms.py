@@ -109,10 +109,11 @@ def unify(a: Term, b: Term) -> bool:
     if size_of(a) != size_of(b):
         return False
     if size_of(a) == 1:
-        pair = next(variables_of(a), None), next(variables_of(b), None)
-        if isinstance(a, Var) or isinstance(b, Var):
-            return all(_bind(x, y) for x, y in [pair] if x and y and x is not y)
-        return True
+        one, other = next(variables_of(a), None), next(variables_of(b), None)
+        if one is None or other is None or one is other:
+            return True
+        is_alone = isinstance(a, Var) or isinstance(b, Var)
+        return not is_alone or _bind(one, other)
     if isinstance(a, Var):
         return _bind(a, b)
     if isinstance(b, Var):
