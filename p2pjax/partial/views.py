@@ -57,13 +57,13 @@ def restored(
     """
     if not views:
         return params
-    structure = jax.tree.structure(like)
-    parts = structure.flatten_up_to(params)
-    leaves = [
-        _join(part, views[path], is_stacked) if path in views else part
-        for (path, _), part in zip(leaves_with_paths(like), parts, strict=True)
-    ]
-    return jax.tree.unflatten(structure, leaves)
+    paths = iter([path for path, _ in leaves_with_paths(like)])
+
+    def whole(_: PyTree, part: PyTree) -> Array:
+        path = next(paths)
+        return _join(part, views[path], is_stacked) if path in views else part
+
+    return jax.tree.map(whole, like, params)
 
 
 def _cut(leaf: PyTree, pieces: tuple[Piece, ...], is_stacked: bool) -> PyTree:

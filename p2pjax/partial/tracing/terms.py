@@ -124,14 +124,14 @@ def unify(a: Term, b: Term) -> bool:
     if isinstance(a, Prod) and isinstance(b, Prod):
         return _unify_products(factors([a]), factors([b]))
     product, cat = (a, b) if isinstance(a, Prod) else (b, a)
-    product = resolved(Prod(tuple(f for f in factors([product]) if size_of(f) > 1)))
-    if not isinstance(product, Prod):
-        return unify(product, cat)
-    inner = size_of(Prod(product.parts[1:]))
+    several = resolved(Prod(tuple(f for f in factors([product]) if size_of(f) > 1)))
+    if not isinstance(several, Prod):
+        return unify(several, cat)
+    inner = size_of(Prod(several.parts[1:]))
     cuts = _cuts(cat)  # type: ignore[arg-type]
     if any(cut % inner for cut in cuts):
         cuts = list(range(inner, size_of(cat), inner))
-    return _all_unify(split(product, cuts), split(cat, cuts))
+    return _all_unify(split(several, cuts), split(cat, cuts))
 
 
 def _all_unify(left: Sequence[Term], right: Sequence[Term]) -> bool:
