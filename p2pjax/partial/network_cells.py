@@ -8,7 +8,7 @@ https://arxiv.org/abs/2209.04836, write it down by hand.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -122,7 +122,8 @@ def _numbered(found: Found) -> NetworkCells:
                 for _, _, own in picked
                 for factor in _named(own, inputs, outputs, first, last)
             ]
-            start, stop = (tuple(edge[i] for edge in picked) for i in (0, 1))
+            start = tuple(begin for begin, _, _ in picked)
+            stop = tuple(end for _, end, _ in picked)
             pieces.append(Piece(start, stop, tuple(length for length, _ in factors)))
             name = (
                 path
@@ -276,7 +277,7 @@ def _named(
 
 
 def moved(
-    leaves: dict[str, Any], group: Group, order: Sequence[int] | np.ndarray
+    leaves: Mapping[str, Any], group: Group, order: Sequence[int] | np.ndarray
 ) -> dict[str, Any]:
     """Arrays by path after the units of a group were put into another order.
 
