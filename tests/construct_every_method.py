@@ -1,5 +1,6 @@
 """Constructs every method, and fails if JAX has started a backend."""
 
+import flax.linen as nn
 import numpy as np
 import optax
 from jax._src import xla_bridge
@@ -68,3 +69,9 @@ for name in pj.METHODS:
     assert isinstance(method, pj.Algorithm)
     assert not xla_bridge._backends, f"{name} has started a backend"
     print(name)
+unknown = pj.classification(
+    nn.Sequential([nn.Dense(3), lambda x: x.mean((1, 2))]), data
+)
+pj.partial_averaging(unknown, optax.sgd(0.1), pj.partial.level(0.5), batch_size=4)
+pj.partial.cells_of(unknown.network, unknown.example)
+assert not xla_bridge._backends, "finding the cells of a network has started a backend"

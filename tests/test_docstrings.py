@@ -42,6 +42,7 @@ NOT_CONSTRUCTED = {
     "pj.channel.Noise",
     "pj.channel.Stale",
     "pj.nn.SlowConvolutionWarning",
+    "pj.partial.NetworkCells",
     "pj.protocols.LocalStep",
     "pj.selection.Fetched",
     "pj.selection.PeerView",

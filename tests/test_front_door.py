@@ -532,10 +532,11 @@ class TestRefusals:
         with pytest.raises(pj.InputError, match="Need an optimizer of optax"):
             pj.local_only(TASK, 0.1, batch_size=BATCH)
 
-    def test_partial_averaging_of_an_unknown_network(self):
+    def test_partial_averaging_of_an_unknown_task(self):
+        task = TASK._replace(network=None)
         with pytest.raises(pj.InputError, match="Need to know the cells"):
             pj.partial_averaging(
-                TASK, optax.sgd(0.1), pj.partial.level(0.8), batch_size=BATCH
+                task, optax.sgd(0.1), pj.partial.level(0.8), batch_size=BATCH
             )
 
     def test_unknown_keyword(self):

@@ -18,9 +18,11 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.partial.averaging import Averaging, server
+from p2pjax.partial.network_cells import NetworkCells, cells_of
 from p2pjax.partial.per_model import PerModel
 from p2pjax.partial.schemes import Scheme
 from p2pjax.partial.sharing import compile_scheme, layout_of
+from p2pjax.partial.symmetry import check_permutations
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner
@@ -50,7 +52,7 @@ def partial_averaging(
     scheme: Scheme | SchemeFn,
     *,
     batch_size: int,
-    wiring: Wiring | None = None,
+    wiring: Wiring | NetworkCells | None = None,
     averaging: Averaging | PerModel | Callable[[int], Averaging] = server,
     local_updates: LocalUpdates = steps(1),
     drift_threshold: float | None = None,
@@ -72,14 +74,14 @@ def partial_averaging(
     optimizer))` as the optimizer.
 
     Args:
-      task: what each agent learns, on a network whose cells are known: one of the
-        package's, or any with a `wiring`.
+      task: what each agent learns, on any network. Which cells it has is found when
+        the first agents are made (`partial.cells_of`); known for the package's.
       optimizer: of optax, or a `Learner`.
       scheme: the partial models, such as `partial.level(0.8)`, a function of the
         network's layout and the number of agents, or a `Scheme`.
       batch_size: B.
-      wiring: which part's cells lie along which axis of which leaf of the parameters;
-        known for the package's networks.
+      wiring: which part's cells lie along which axis of which leaf of the parameters,
+        or what `partial.cells_of` found; None: as above.
       averaging: how the members of a model average, or a function of the number of
         agents that makes it: `partial.server`, `partial.random_pairs`,
         `partial.metropolis_gossip`, or a gossip per model, `partial.per_model` and
@@ -108,14 +110,23 @@ def partial_averaging(
       >>> method.round_is
       'one mini-batch of each agent, and one averaging after 1 local step'
     """
-    wiring = task.wiring if wiring is None else wiring
-    if wiring is None:
+    network, example = task.network, task.example
+    is_known = wiring is not None or task.wiring is not None
+    if not is_known and (network is None or example is None):
         raise InputError(
-            "Need to know the cells of the network for partial averaging: use one of "
-            "p2pjax.nn, or give the wiring, which part's cells lie along which axis of "
-            "which leaf."
+            "Need to know the cells of the network for partial averaging: make the "
+            "task of a network, or give the wiring, which part's cells lie along which "
+            "axis of which leaf."
         )
-    known = wiring
+
+    @functools.cache
+    def cells() -> Wiring | NetworkCells:
+        known = task.wiring if wiring is None else wiring
+        if known is None:
+            assert example is not None
+            known = cells_of(network, example)
+            check_permutations(known, task)
+        return known
 
     def num_steps(sizes: Array) -> Array:
         return steps_of(local_updates, sizes, batch_size)
@@ -124,7 +135,7 @@ def partial_averaging(
     def method(size: int) -> Algorithm:
         found = scheme
         if not isinstance(found, Scheme):
-            found = found(layout_of(known, task), size)
+            found = found(layout_of(cells(), task), size)
         average = averaging
         if not isinstance(average, Averaging | PerModel):
             average = average(size)
@@ -132,7 +143,7 @@ def partial_averaging(
             task,
             optimizer,
             cyclic_window(batch_size),
-            compile_scheme(found, known, task),
+            compile_scheme(found, cells(), task),
             average,
             average_every=local_updates.num_steps or 1,
             num_steps=num_steps if local_updates.num_epochs else None,

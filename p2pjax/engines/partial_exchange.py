@@ -27,7 +27,7 @@ from p2pjax.types import Array, Key, ModelTraffic, PyTree
 class Carried(NamedTuple):
     """What an averaging changes."""
 
-    params: PyTree
+    params: PyTree  # as `partial.views` has them, and so the next two
     reference: PyTree
     before: PyTree
     memory: Memory | tuple[()]

@@ -8,6 +8,7 @@ local training, everything shared is FedAvg or gossip of whole networks.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -31,6 +32,7 @@ from p2pjax.engines.adversity import (
 from p2pjax.engines.assembly import assemble
 from p2pjax.engines.partial_exchange import Carried, Cost, no_cost, partial_exchange
 from p2pjax.engines.partial_servers import begin_servers, check_members
+from p2pjax.engines.partial_training import partial_training
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.exchange.channel import PERFECT, Channel
@@ -41,10 +43,10 @@ from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, warn_if_split
 from p2pjax.partial.per_model import PerModel, Situation
 from p2pjax.partial.sharing import SharingPlan, initial_variables, update_rates
+from p2pjax.partial.views import restored, viewed
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner
-from p2pjax.training.local_training import local_training, own_steps
 from p2pjax.training.poisoning import poisoned
 from p2pjax.training.samplers import Sampler, num_drawn
 from p2pjax.types import (
@@ -56,7 +58,6 @@ from p2pjax.types import (
     Key,
     Models,
     PyTree,
-    Split,
     Variables,
     num_agents,
 )
@@ -157,7 +158,9 @@ def partial_rounds(
     learner = as_learner(task, optimizer)
     if attack is not None and attack.poison is not None:
         learner = poisoned(learner, attack.poison)
-    train = _training(learner, sampler, num_steps, agent_loop)
+    train = partial_training(learner, sampler, num_steps, agent_loop, sharing)
+    view = partial(viewed, views=sharing.views, is_stacked=True)
+    restore = partial(restored, views=sharing.views, is_stacked=True)
     exchange = make_exchange(
         sharing.plan, channel, attack, aggregate, eager=averaging.peers is None
     )
@@ -174,9 +177,10 @@ def partial_rounds(
                 f"{num_members}."
             )
         variables = initial_variables(key, task, sharing, shared_init)
+        params = view(variables.params)
         reference: PyTree = ()
         if drift_threshold is not None:
-            reference = jax.tree.map(jnp.copy, variables.params)
+            reference = jax.tree.map(jnp.copy, params)
         opt_state = jax.vmap(learner.init)(variables)
         pending: Pending | tuple[()] = ()
         if score_before:
@@ -187,13 +191,13 @@ def partial_rounds(
             )
         before: PyTree = ()
         if needs_before:
-            before = jax.tree.map(jnp.copy, variables.params)
+            before = jax.tree.map(jnp.copy, params)
         attackers = no_attackers(attack, size)
         if attackers is not None and attackers.prepared is not None:
             empty = jnp.zeros((len(sharing.plan.classes), size))
             attackers = attackers._replace(prepared=empty)
-        memory = begin(exchange, key, variables.params, attackers)
-        memory = begin_servers(exchange, averaging, memory, variables.params)
+        memory = begin(exchange, key, params, attackers)
+        memory = begin_servers(exchange, averaging, memory, params)
         return PartialAveragingState(
             variables, opt_state, reference, pending, before, memory
         )
@@ -224,9 +228,10 @@ def partial_rounds(
             is_waiting,
             lambda carried: average(key, t, inputs, carried),
             lambda carried: carried,
-            _carried(state),
+            _carried(state, view(state.variables.params)),
         )
-        variables = state.variables._replace(params=carried.params)
+        params = restore(carried.params, state.variables.params)
+        variables = state.variables._replace(params=params)
         return state._replace(variables=variables, **_kept(carried))
 
     def round_fn(
@@ -258,13 +263,14 @@ def partial_rounds(
         def wait(carried: Carried) -> tuple[Carried, Cost]:
             return carried, no_cost(lambda: cost(key, t, inputs, carried))
 
-        trained = _carried(state)._replace(params=variables.params)
+        trained = _carried(state, view(variables.params))
         carried, found = (
             act(trained)
             if average_every == 1
             else jax.lax.cond(is_time, act, wait, trained)
         )
-        variables = variables._replace(params=carried.params)
+        params = restore(carried.params, variables.params)
+        variables = variables._replace(params=params)
         pending: Pending | tuple[()] = ()
         if score_before:
             pending = Pending(key, t, inputs, is_time)
@@ -308,8 +314,8 @@ def partial_rounds(
     )
 
 
-def _carried(state: PartialAveragingState) -> Carried:
-    return Carried(state.variables.params, state.reference, state.before, state.memory)
+def _carried(state: PartialAveragingState, params: PyTree) -> Carried:
+    return Carried(params, state.reference, state.before, state.memory)
 
 
 def _kept(carried: Carried) -> dict[str, PyTree]:
@@ -319,28 +325,3 @@ def _kept(carried: Carried) -> dict[str, PyTree]:
         "before": carried.before,
         "memory": carried.memory,
     }
-
-
-def _training(
-    learner: Learner,
-    sampler: Sampler,
-    num_steps: Callable[[Array], Array] | None,
-    agent_loop: int,
-) -> Callable[..., tuple[Variables, PyTree, Array]]:
-    """Training of all agents in a round; `partial_rounds` says how long."""
-    if num_steps is None:
-        return local_training(learner, sampler, 1, agent_loop)
-    take = own_steps(learner, sampler, agent_loop)
-
-    def train(
-        key: Key,
-        t: Array,
-        variables: Variables,
-        opt_state: PyTree,
-        data: Split,
-        context: StepContext,
-    ) -> tuple[Variables, PyTree, Array]:
-        steps = num_steps(data.size)
-        return take(key, t * steps, steps, variables, opt_state, data, context)
-
-    return train

@@ -3,6 +3,7 @@
 from p2pjax.partial.averaging import metropolis_gossip, random_pairs, server
 from p2pjax.partial.grouping import find_groups, update_similarity
 from p2pjax.partial.levels import level
+from p2pjax.partial.network_cells import NetworkCells, cells_of
 from p2pjax.partial.overlays import member_graphs
 from p2pjax.partial.peer_sampling import peer_sampling
 from p2pjax.partial.per_model import per_model
@@ -16,9 +17,11 @@ from p2pjax.partial.schemes import PartialModel, Scheme, auto
 from p2pjax.partial.sharing import compile_scheme
 
 __all__ = [
+    "NetworkCells",
     "PartialModel",
     "Scheme",
     "auto",
+    "cells_of",
     "compile_scheme",
     "expected_error",
     "find_groups",

@@ -7,13 +7,14 @@ owners form the classes of `exchange.owner_classes`.
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass
 from p2pjax.partial import placement, schemes
 from p2pjax.partial.schemes import Scheme
 from p2pjax.paths import leaves_with_paths
-from p2pjax.types import ABSENT, LOCAL, Cells, InputError, PyTree, Wiring
+from p2pjax.types import ABSENT, LOCAL, Array, Cells, InputError, PyTree, Wiring
 
 NEUTRAL = -3  # a cell that has no say in who owns the parameters attached to it
 
@@ -44,7 +45,8 @@ def mix_plan(scheme: Scheme, cells: Cells, wiring: Wiring, params: PyTree) -> Mi
             for part, length in zip(axes, leaf.shape, strict=True)
         ]
         for spans_of_block in itertools.product(*spans):
-            start, stop = zip(*spans_of_block, strict=True)
+            start = tuple(first for first, _ in spans_of_block)
+            stop = tuple(last for _, last in spans_of_block)
             owner = _owner(axes, start, cells, sources, owners)
             blocks = found.setdefault(owner.tobytes(), (owner, []))[1]
             blocks.append(Block(index, start, stop))
@@ -73,13 +75,23 @@ def lowest_owner(below: np.ndarray, cross_model: bool) -> np.ndarray:
     return table
 
 
-def presence(cells: Cells, wiring: Wiring, params: PyTree) -> PyTree:
-    """Which parameters each agent has: bools broadcastable to leaves `[N, ...]`."""
-    sources = placement.readable(cells)
+def presence(
+    cells: Cells, wiring: Wiring, params: PyTree, *, on_device: bool = False
+) -> PyTree:
+    """Which parameters each agent has: bools broadcastable to leaves `[N, ...]`.
 
-    def of_leaf(path: str, leaf: PyTree) -> np.ndarray:
+    Args:
+      cells: model of every cell, aligned.
+      wiring: which part's cells lie along which axis of which leaf.
+      params: parameters of ONE agent, or their shapes.
+      on_device: whether to compute it there, inside of a program.
+    """
+    sources = placement.readable(cells)
+    numpy = jnp if on_device else np
+
+    def of_leaf(path: str, leaf: PyTree) -> Array:
         axes = _cell_axes(path, leaf.shape, wiring, cells)
-        result = np.ones((len(cells[0]),) + (1,) * len(axes), bool)
+        result = numpy.ones((len(cells[0]),) + (1,) * len(axes), bool)
         for axis, part in enumerate(axes):
             if part is not None:
                 held = cells if part == _held_part(axes) else sources
@@ -192,14 +204,24 @@ def _owner(
     sources: Cells,
     owners: "_Owners",
 ) -> np.ndarray:
-    """Owner `[N]` of the parameters in the block that begins at `start`."""
+    """Owner `[N]` of the parameters in the block that begins at `start`.
+
+    What lies along no cells, such as one slope of all activations, is attached to all.
+    """
+    if all(part is None for part in axes):
+        attached = np.concatenate(cells, axis=1)
+        return _shared(np.where(attached == ABSENT, NEUTRAL, attached), owners)
     columns = []
     for part, column in zip(axes, start, strict=True):
         if part is not None:
             held = cells if part == _held_part(axes) else sources
             models = held[part][:, column]
             columns.append(np.where(models == ABSENT, LOCAL, models))
-    attached = np.stack(columns, axis=1)  # [N, axes with cells]
+    return _shared(np.stack(columns, axis=1), owners)
+
+
+def _shared(attached: np.ndarray, owners: "_Owners") -> np.ndarray:
+    """Owner `[N]` of parameters that cells of these models `[N, ...]` have."""
     rows, of_agent = np.unique(attached, axis=0, return_inverse=True)
     owner = np.array([owners.owner(row.tolist()) for row in rows])[of_agent.ravel()]
     values, group_sizes = np.unique(owner, return_counts=True)

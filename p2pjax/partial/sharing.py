@@ -1,5 +1,6 @@
 """A scheme, ready for stacked networks of one shape."""
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,10 @@ import numpy as np
 
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.partial import ownership, placement
+from p2pjax.partial.network_cells import NetworkCells
 from p2pjax.partial.schemes import Scheme
+from p2pjax.partial.symmetry import check_absent
+from p2pjax.partial.views import Views, restored, viewed
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.types import (
@@ -27,19 +31,28 @@ class SharingPlan(NamedTuple):
 
     cells: Cells  # aligned
     order: Cells  # aligned column -> the agent's own column
-    wiring: Wiring
-    plan: MixPlan
+    wiring: Wiring  # of viewed parameters
+    plan: MixPlan  # likewise
+    views: Views = MappingProxyType({})
+    gives_masks: bool = False  # of absent cells to the network, which may silence them
+    masks_updates: bool = False  # keeps the parameters of absent cells at 0
     rates: tuple[float, ...] = ()  # of each model; () where all are 1
 
 
-def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
+def compile_scheme(
+    scheme: Scheme, wiring: Wiring | NetworkCells, task: Task
+) -> SharingPlan:
     """Who owns what when the agents' networks are those of `task`.
 
-    Build the task's network with `placement.widths(align(attach(scheme))[0])`.
+    Build the task's network with `placement.widths(align(attach(scheme))[0])`. Networks
+    of the package silence the cells that an agent does not have; of other networks
+    their parameters are 0 and stay so, which is the same where no mean runs over these
+    cells.
 
     Args:
       scheme: networks of all agents and their partial models.
-      wiring: which part's cells lie along which axis of which leaf, `Task.wiring`.
+      wiring: which part's cells lie along which axis of which leaf, `Task.wiring`, or
+        what `cells_of` found.
       task: whose network it is.
 
     Example:
@@ -50,23 +63,36 @@ def compile_scheme(scheme: Scheme, wiring: Wiring, task: Task) -> SharingPlan:
       >>> [int((cells >= 0).sum()) for cells in sharing.cells]  # shared, of 4 agents
       [256, 96, 40]
     """
+    found: NetworkCells | None = None
+    views: Views = {}
+    if isinstance(wiring, NetworkCells):
+        found, wired, views = wiring, wiring.wiring, wiring.views
+    else:
+        wired = wiring
     attached = placement.attach(scheme)
-    shapes = shapes_of(task).params
-    num_parts = ownership.check_wiring(wiring, shapes)
+    shapes = viewed(shapes_of(task).params, views)
+    num_parts = ownership.check_wiring(wired, shapes)
     if num_parts != len(attached):
         raise InputError(
             f"Need a wiring of the {len(attached)} parts that the networks of the "
             f"scheme have, got one of {num_parts}: take the wiring of this network."
         )
-    ownership.check_parts(attached, wiring)
+    ownership.check_parts(attached, wired)
     cells, order = placement.align(attached)
+    is_known = task.wiring == wired  # a network of the package
+    has_absent = bool(placement.cell_masks(cells))
+    if found and has_absent and not is_known:
+        check_absent(found, task, cells)
     rates = tuple(model.rate for model in scheme.models)
     return SharingPlan(
         cells,
         order,
-        wiring,
-        ownership.mix_plan(scheme, cells, wiring, shapes),
-        rates if any(rate != 1 for rate in rates) else (),
+        wired,
+        ownership.mix_plan(scheme, cells, wired, shapes),
+        views,
+        gives_masks=has_absent and (is_known or not found),
+        masks_updates=has_absent and not is_known,
+        rates=rates if any(rate != 1 for rate in rates) else (),
     )
 
 
@@ -82,7 +108,8 @@ def update_rates(sharing: SharingPlan, params: PyTree) -> PyTree:
     if not sharing.rates:
         return None
     known = np.array([*sharing.rates, 1.0])  # the last one of all other owners
-    leaves, structure = jax.tree.flatten(params)
+    parts = viewed(params, sharing.views, is_stacked=True)
+    leaves, structure = jax.tree.flatten(parts)
     factors = [jnp.ones(leaf.shape, leaf.dtype) for leaf in leaves]
     for owner, blocks in sharing.plan.classes:
         of_model = (owner >= 0) & (owner < len(sharing.rates))
@@ -92,16 +119,19 @@ def update_rates(sharing: SharingPlan, params: PyTree) -> PyTree:
             factor = jnp.asarray(rate, factors[leaf].dtype)
             factor = factor.reshape((-1,) + (1,) * len(start))
             factors[leaf] = factors[leaf].at[at].set(factor)
-    return jax.tree.unflatten(structure, factors)
+    factors = jax.tree.unflatten(structure, factors)
+    return restored(factors, params, sharing.views, is_stacked=True)
 
 
-def layout_of(wiring: Wiring, task: Task) -> Layout:
+def layout_of(wiring: Wiring | NetworkCells, task: Task) -> Layout:
     """Cells of every part of a task's network, the input first.
 
     Args:
       wiring: which part's cells lie along which axis of which leaf.
       task: whose network it is.
     """
+    if isinstance(wiring, NetworkCells):
+        return wiring.layout
     sizes: dict[int, int] = {}
     shapes = shapes_of(task).params
     ownership.check_wiring(wiring, shapes)
@@ -110,6 +140,25 @@ def layout_of(wiring: Wiring, task: Task) -> Layout:
             if part is not None:
                 sizes[part] = length
     return tuple(sizes[part] for part in range(len(sizes)))
+
+
+def held_parameters(sharing: SharingPlan, params: PyTree) -> PyTree:
+    """Which parameters each agent has: bools of the shapes `[N, ...]` of the leaves.
+
+    Args:
+      sharing: who has which cells.
+      params: leaves `[N, ...]`.
+    """
+    one = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape[1:], p.dtype), params)
+    shapes = viewed(one, sharing.views)
+    present = ownership.presence(sharing.cells, sharing.wiring, shapes, on_device=True)
+    num_agents = len(sharing.cells[0])
+    whole = jax.tree.map(
+        lambda has, leaf: jnp.broadcast_to(has, (num_agents, *leaf.shape)),
+        present,
+        shapes,
+    )
+    return restored(whole, params, sharing.views, is_stacked=True)
 
 
 def initial_variables(
@@ -131,10 +180,10 @@ def initial_variables(
         )
     else:
         params, stats = jax.vmap(task.init)(jax.random.split(key, size))
-    masks = placement.cell_masks(sharing.cells)
-    if masks:
-        stats = stats | {"cells": jax.tree.map(jnp.asarray, masks)}
-        shapes = shapes_of(task).params
-        present = ownership.presence(sharing.cells, sharing.wiring, shapes)
+    if sharing.gives_masks or sharing.masks_updates:
+        present = held_parameters(sharing, params)
         params = jax.tree.map(lambda p, has: jnp.where(has, p, 0), params, present)
+    if sharing.gives_masks:
+        masks = placement.cell_masks(sharing.cells)
+        stats = stats | {"cells": jax.tree.map(jnp.asarray, masks)}
     return Variables(params, stats)

@@ -131,6 +131,8 @@ def classification(
         predict_fn,
         wiring_of(network),
         check_labels,
+        made,
+        x_shape,
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.datasets import label_sets
 from p2pjax.datasets.label_sets import LabelSet
@@ -18,6 +19,7 @@ from p2pjax.tasks import ner_metrics
 from p2pjax.tasks._examples import check_below, label_check
 from p2pjax.tasks._linen_network import shapes_and_norm
 from p2pjax.tasks.losses import is_known, is_right, softmax_cross_entropy
+from p2pjax.tasks.network import Network
 from p2pjax.tasks.task import Task
 from p2pjax.types import (
     Array,
@@ -91,6 +93,8 @@ def masked_token(encoder: Encoder, length: int, mask_id: int) -> Task:
         norm,
         predict=predict_fn,
         check_labels=check_fn,
+        network=_network(module, length),
+        example=_example(length),
     )
 
 
@@ -150,7 +154,15 @@ def tagging(encoder: Encoder, length: int, labels: LabelSet) -> Task:
 
     init_fn = partial(_init, module, length)
     norm = shapes_and_norm(init_fn)[1]
-    return Task(init_fn, loss_fn, evaluate_fn, norm, check_labels=check_fn)
+    return Task(
+        init_fn,
+        loss_fn,
+        evaluate_fn,
+        norm,
+        check_labels=check_fn,
+        network=_network(module, length),
+        example=_example(length),
+    )
 
 
 def _check_tokens(encoder: Encoder, data: FederatedData) -> None:
@@ -160,6 +172,18 @@ def _check_tokens(encoder: Encoder, data: FederatedData) -> None:
 def _init(module: TokenModel, length: int, key: Key) -> Variables:
     tokens = jnp.zeros((1, length), jnp.int32)
     return Variables(module.init(key, tokens)["params"], {})
+
+
+def _example(length: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, length), np.dtype(np.int32))
+
+
+def _network(module: TokenModel, length: int) -> Network:
+    """Logits of all tokens."""
+    return Network(
+        partial(_init, module, length),
+        lambda params, tokens: module.apply({"params": params}, tokens),
+    )
 
 
 def _apply(

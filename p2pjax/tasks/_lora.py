@@ -125,6 +125,7 @@ def lora(
             norm for norm in task.norm if any(is_inside(path, {norm}) for path in whole)
         ),
         wiring=None,
+        network=None,
     )
 
 

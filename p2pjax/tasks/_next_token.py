@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from p2pjax.nn.wirings import wiring_of
 from p2pjax.tasks._examples import as_tokens, inputs_of, label_check
 from p2pjax.tasks._network_check import check_network
 from p2pjax.tasks.losses import is_right, softmax_cross_entropy
@@ -94,5 +95,8 @@ def next_token(
         made.norm,
         check,
         predict_fn,
-        check_labels=check_labels,
+        wiring_of(network),
+        check_labels,
+        made,
+        x_shape,
     )

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from p2pjax.tasks.network import Network
 from p2pjax.types import (
     Array,
     Batch,
@@ -46,6 +47,8 @@ class Task(NamedTuple):
       wiring: which part's cells lie along which axis of which leaf of the parameters,
         for partial averaging; None if it is not known.
       check_labels: refuses labels that the network has no output for, on the host.
+      network: what is trained, for methods that look inside; None if it is not known.
+      example: shape and dtype of a batch of one example that the network takes.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -66,6 +69,8 @@ class Task(NamedTuple):
     predict: Callable[[Variables, Batch], Array] | None = None
     wiring: Wiring | None = None
     check_labels: Callable[[FederatedData], None] = _any_labels
+    network: Network | None = None
+    example: jax.ShapeDtypeStruct | None = None
 
 
 def shapes_of(task: Task) -> Variables:

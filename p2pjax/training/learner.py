@@ -37,6 +37,7 @@ class StepContext(NamedTuple):
     order_seed: Array | None = None  # of the order of its batches, likewise
     is_byzantine: Array | None = None  # whether it learns from poisoned batches
     rates: PyTree = None  # factors of its updates, a tree as the parameters
+    present: PyTree | None = None  # bool, parameters that it has; others stay
 
 
 class Learner(NamedTuple):
@@ -149,7 +150,7 @@ def gradient_descent(
                 variables.params,
                 *context.penalty,
             )
-        return loss, stats, gradient
+        return loss, stats, _of_present(context, gradient)
 
     def update_fn(
         variables: Variables, gradient: PyTree, opt_state: PyTree, context: StepContext
@@ -163,7 +164,7 @@ def gradient_descent(
             updates = jax.tree.map(
                 lambda u, rate: u * rate.astype(u.dtype), updates, context.rates
             )
-        return updates, opt_state
+        return _of_present(context, updates), opt_state
 
     def step_fn(
         key: Key,
@@ -318,6 +319,13 @@ def _keep_frozen(
         old,
         new,
     )
+
+
+def _of_present(context: StepContext, changes: PyTree) -> PyTree:
+    """Changes of the parameters that the agent has, and of no other."""
+    if context.present is None:
+        return changes
+    return jax.tree.map(lambda c, has: jnp.where(has, c, 0), changes, context.present)
 
 
 def _where(condition: Array, one: PyTree, other: PyTree) -> PyTree:
