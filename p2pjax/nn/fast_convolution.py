@@ -98,17 +98,31 @@ def fast_conv(
     # lax also refuses shapes that do not fit, and has gradients of empty results.
     if not is_covered or jax.eval_shape(plainly, lhs, rhs).size == 0:
         return plainly(lhs, rhs)
-    stride = tuple(map(int, window_strides))
-    dilation = tuple(map(int, rhs_dilation or (1,) * num_axes))
-    sizes = lhs.shape[1:-1]
+    if num_axes == 1:  # an image of one row
+        if not isinstance(padding, str):
+            padding = [(0, 0), *padding]
+        row = fast_conv(
+            lhs[:, None],
+            rhs[None],
+            (1, *window_strides),
+            padding,
+            rhs_dilation=(1, *(rhs_dilation or (1,))),
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            precision=precision,
+        )
+        return row[:, 0]
+    stride, dilation = _pair(window_strides), _pair(rhs_dilation or (1, 1))
     if isinstance(padding, str):
-        reach = [dilation[a] * (rhs.shape[a] - 1) + 1 for a in range(num_axes)]
-        padding = jax.lax.padtype_to_pads(sizes, reach, stride, padding)
-    sides = tuple((int(low), int(high)) for low, high in padding)
-    if num_axes == 2:
-        return convolve(lhs, rhs, Geometry(stride, sides, dilation, precision))
-    of_rows = Geometry((1, *stride), ((0, 0), *sides), (1, *dilation), precision)
-    return convolve(lhs[:, None], rhs[None], of_rows)[:, 0]
+        reach = [dilation[axis] * (rhs.shape[axis] - 1) + 1 for axis in range(2)]
+        padding = jax.lax.padtype_to_pads(lhs.shape[1:3], reach, stride, padding)
+    (top, bottom), (left, right) = padding
+    sides = (int(top), int(bottom)), (int(left), int(right))
+    return convolve(lhs, rhs, Geometry(stride, sides, dilation, precision))
+
+
+def _pair(numbers: Sequence[int]) -> tuple[int, int]:
+    height, width = numbers
+    return int(height), int(width)
 
 
 def image_axes(num_axes: int) -> tuple[int, ...]:
