@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 from flax import nnx
 
 from experiments.bench.inputs import NUM_CLASSES, Network
@@ -54,7 +55,7 @@ class NNXCNN(nnx.Module):
         self.convolutions, self.norms = nnx.List(convolutions), nnx.List(norms)
         self.dense = nnx.List(dense)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         """Logits of images `[B, H, W, channels]`."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = nnx.max_pool(nnx.relu(norm(convolution(x))), (2, 2), (2, 2))
