@@ -26,6 +26,14 @@ TINY = {
         "batch_size": 2,
         "num_steps": 1,
     },
+    "own_networks": {
+        "num_agents": 2,
+        "image": (8, 8, 1),
+        "channels": (2, 2),
+        "dense": (3,),
+        "batch_size": 2,
+        "num_steps": 1,
+    },
     "gru": {"num_agents": 2, "words": 12, "units": 3, "batch_size": 2, "num_steps": 1},
     "encoder": {
         "num_agents": 2,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from p2pjax.nn import cnn
 from p2pjax.nn.kernels import pooled, winograd
-from p2pjax.nn.kernels.convolution import Geometry, convolve, max_pool
+from p2pjax.nn.kernels.convolution import Geometry, convolve, max_pool, plain_pooling
 from p2pjax.nn.kernels.pooled import PooledConvolution, in_windows, window_max
 
 # Nearly all the time is compilation: what is compiled may be slow.
@@ -121,7 +121,9 @@ def test_pooling_equals_autodiff(size, stride, more, ties):
     x = rng.normal(size=(2, size + more[0], size + more[1], 3)).astype(np.float32)
     x = np.maximum(x, 0) if ties else x
     assert_same(
-        lambda x: max_pool(x, size, stride), lambda x: autodiff_pool(x, size, stride), x
+        lambda x: max_pool(x, (size,) * 2, (stride,) * 2),
+        lambda x: autodiff_pool(x, size, stride),
+        x,
     )
 
 
@@ -139,7 +141,9 @@ def step(convolution, pool):
     return steps
 
 
-own = step(lambda x, k: convolve(x, k, Geometry()), lambda x: max_pool(x, 2, 2))
+own = step(
+    lambda x, k: convolve(x, k, Geometry()), lambda x: max_pool(x, (2, 2), (2, 2))
+)
 autodiffs = step(
     lambda x, k: autodiff_convolution(x, k, Geometry()),
     lambda x: autodiff_pool(x, 2, 2),
@@ -202,7 +206,7 @@ def test_the_network_has_the_gradients_of_autodiff(monkeypatch):
         return quick_jit(jax.grad(loss))(params)
 
     mine = gradient()
-    monkeypatch.setattr(pooled, "max_pool", autodiff_pool)
+    monkeypatch.setattr(pooled, "max_pool", plain_pooling)
     monkeypatch.setattr(pooled, "convolve", autodiff_convolution)
     for one, other in zip(*map(jax.tree.leaves, (mine, gradient())), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ LAYERS = {
     "rows": (dict(features=4), (5, 3)),
     "sequences": (dict(features=(2, 3)), (2, 7, 4)),
     "two_axes_of_inputs": (dict(features=3, axis=(-2, -1)), (2, 7, 2, 4)),
+    "many_rows": (dict(features=3), (4, dense.MANY_ROWS // 4, 2)),
     "one_example": (dict(features=3, axis=(1, 2)), (1, 2, 4)),
 }
 
@@ -47,6 +48,15 @@ def test_weights_are_not_transposed_in_a_step():
     equations = str(jax.make_jaxpr(step)(variables))
     assert "f32[8,5]" in equations
     assert "f32[5,2,4]" not in equations
+
+
+@pytest.mark.parametrize("num_rows", [2, dense.MANY_ROWS - 1, dense.MANY_ROWS])
+def test_inputs_of_few_rows_are_transposed_before(num_rows):
+    x, kernel = jnp.ones((num_rows, 3)), jnp.ones((3, 5))
+    by_rows = (((1,), (0,)), ((), ()))
+    gradient = jax.grad(lambda k: dense.as_matrices(x, k, by_rows).sum())
+    is_transposed = "optimization_barrier" in str(jax.make_jaxpr(gradient)(kernel))
+    assert is_transposed == (num_rows < dense.MANY_ROWS)
 
 
 def test_refuses_other_products():

@@ -15,7 +15,7 @@ from lowering import assert_lowers
 from test_network import SHAPE, LinenNet, NNXNet, plain_net
 
 import p2pjax as pj
-from p2pjax.nn import SlowConvolutionWarning, fast_conv
+from p2pjax.nn import SlowConvolutionWarning
 from p2pjax.simulation._simulate import (
     _advance,
     initial_state,
@@ -303,18 +303,18 @@ def test_twins_learn_the_same(name):
 
 @pytest.mark.filterwarnings("error")
 def test_slow_convolutions_are_told_of_once():
-    task = pj.classification(LinenNet(), DATA)
-    with pytest.warns(SlowConvolutionWarning, match="conv_general_dilated=p2pjax.nn"):
-        task.check()
-    task.check()  # not again
-
-    class Fast(nn.Module):
+    class Grouped(nn.Module):
         @nn.compact
         def __call__(self, x):
-            x = nn.Conv(3, (3, 3), conv_general_dilated=fast_conv)(x)
+            x = nn.Conv(4, (3, 3), feature_group_count=2)(nn.Conv(2, (3, 3))(x))
             return nn.Dense(2)(x.reshape(x.shape[0], -1))
 
-    pj.classification(Fast(), DATA).check()
+    task = pj.classification(Grouped(), DATA)
+    with pytest.warns(SlowConvolutionWarning, match="groups of channels"):
+        task.check()
+    task.check()  # not again
+    for network in (LinenNet(), NNXNet, plain_net()):  # convolutions as users have them
+        pj.classification(network, DATA).check()
 
 
 def test_one_trace_for_many_rounds():

@@ -173,12 +173,14 @@ class Own(nn.Module):
 IMAGES = jax.ShapeDtypeStruct((2, 8, 8, 4), jnp.float32)
 
 
-def training(module):
+def training(module, fast=False):
     """Steps of one agent, as they are in the loop; and its variables' shapes."""
 
     def loss(params, stats, x):
         out, new = module.apply({"params": params, **stats}, x, mutable=["batch_stats"])
         return jnp.square(out).sum(), new
+
+    loss = networks.with_fast_gradients(loss) if fast else loss
 
     @jax.jit
     def steps(variables, x):
@@ -197,7 +199,12 @@ def training(module):
 class TestSlowConvolutions:
     def test_own_convolutions_are_met_with_a_warning(self):
         steps, variables = training(Own())
-        with pytest.warns(SlowConvolutionWarning, match="conv_general_dilated="):
+        with pytest.warns(SlowConvolutionWarning, match="with_fast_gradients"):
+            warn_of_slow_convolutions(steps, variables, IMAGES)
+
+    def test_groups_stay_slow(self):
+        steps, variables = training(Own((("feature_group_count", 4),)), fast=True)
+        with pytest.warns(SlowConvolutionWarning, match="groups of channels"):
             warn_of_slow_convolutions(steps, variables, IMAGES)
 
     def test_once_per_place(self):
@@ -212,7 +219,6 @@ class TestSlowConvolutions:
         "module",
         [
             Own((("conv_general_dilated", fast_conv),)),
-            Own((("feature_group_count", 4),)),  # which `fast_conv` cannot help
             networks.BatchNormCNN((4, 4), (5,), 3),
             networks.CNN((4,), (5,), 3, kernel_size=3),
             networks.CNN((4,), (5,), 3, kernel_size=3, pool=3),
@@ -222,6 +228,10 @@ class TestSlowConvolutions:
     )
     def test_no_warning(self, module):
         steps, variables = training(module)
+        warn_of_slow_convolutions(steps, variables, IMAGES)
+
+    def test_no_warning_with_fast_gradients(self):
+        steps, variables = training(Own(), fast=True)
         warn_of_slow_convolutions(steps, variables, IMAGES)
 
     def test_only_gradients_are_slow(self):

@@ -8,6 +8,7 @@ import numpy as np
 
 # {"kind": "mlp", "widths": [784, 300, 100, 10]}
 # {"kind": "cnn", "image": [32, 32, 3], "channels": [32, 64], "dense": [512]}
+# {"kind": "norm_cnn", "written": "linen", "image": ..., "channels": ..., "dense": ...}
 # {"kind": "gru", "words": 10_000, "units": 100, "length": 10}
 # {"kind": "encoder", "words": 30_522, "length": 64}
 Network = Mapping[str, Any]
@@ -41,7 +42,7 @@ def examples(
     """Inputs and labels, `[N, M, ...]`; images are bytes, texts are token ids."""
     rng = np.random.default_rng(0)
     size = (num_agents, num_examples)
-    if network["kind"] in ("mlp", "cnn"):
+    if network["kind"] in ("mlp", "cnn", "norm_cnn"):
         is_flat = network["kind"] == "mlp"
         shape = network["widths"][:1] if is_flat else network["image"]
         x = rng.integers(0, 256, (*size, *shape), np.uint8)

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from experiments.bench.inputs import NUM_CLASSES, NUM_TAGS, Network
+from experiments.bench.own_networks import WRITTEN
 from p2pjax.nn import cnn, encoder, gru, mlp
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks._next_token import next_token
@@ -24,6 +25,9 @@ def task_of(network: Network) -> Task:
         module = cnn.CNN(network["channels"], network["dense"], NUM_CLASSES)
         image = tuple(network["image"])
         return classification(module, image, softmax_cross_entropy)
+    if network["kind"] == "norm_cnn":
+        written = WRITTEN[network["written"]](network)
+        return classification(written, tuple(network["image"]), softmax_cross_entropy)
     if network["kind"] == "gru":
         units = network["units"]
         words = gru.NextWord(network["words"], units, units, units)

@@ -16,6 +16,7 @@ SUITES: dict[str, Callable[..., Suite]] = {
     "small": training_suites.small,
     "per_sample": training_suites.per_sample,
     "cnn": training_suites.cnn,
+    "own_networks": training_suites.own_networks,
     "gru": training_suites.gru,
     "encoder": training_suites.encoder,
     "mixing": mixing_suites.mixing,

@@ -8,6 +8,7 @@ from experiments.bench.harness import (
     Suite,
     System,
     Workload,
+    cpu_milliseconds,
     is_installed,
     rate,
     speedups,
@@ -70,6 +71,40 @@ def cnn(
         "dense": list(dense),
     }
     return _compared(Training(network, num_agents, batch_size, num_steps))
+
+
+def own_networks(
+    num_agents: int = 20,
+    image: Sequence[int] = (28, 28, 1),
+    channels: Sequence[int] = (16, 32),
+    dense: Sequence[int] = (64,),
+    batch_size: int = 20,
+    num_steps: int = 5,
+) -> Suite:
+    """A CNN with batch norm of this package, and twins in plain Linen and NNX."""
+    systems = {}
+    for written in ("package", "linen", "nnx"):
+        network = {
+            "kind": "norm_cnn",
+            "written": written,
+            "image": list(image),
+            "channels": list(channels),
+            "dense": list(dense),
+        }
+        want = Training(network, num_agents, batch_size, num_steps)
+        arguments = {"setting": want._asdict(), "num_devices": NUM_CORES}
+        systems[written] = System("p2pjax_training", "rounds", arguments)
+    unit = "CPU-ms/agent-step"
+    workload = Workload("own_networks", unit, cpu_milliseconds, systems)
+
+    def ratios(found: Medians) -> dict[str, float]:
+        times = found[workload.name]
+        return {
+            f"CPU time {name}/package": times[name] / times["package"]
+            for name in ("linen", "nnx")
+        }
+
+    return Suite((workload,), ratios)
 
 
 def gru(

@@ -15,6 +15,7 @@ from p2pjax.nn.batch_norm_cnn import BatchNormCNN
 from p2pjax.nn.cnn import CNN, cifar_cnn_code, cifar_cnn_table
 from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel, bert_tiny
 from p2pjax.nn.fast_convolution import fast_conv
+from p2pjax.nn.fast_gradients import with_fast_gradients
 from p2pjax.nn.gru import NextWord
 from p2pjax.nn.lstm import SequenceClassifier
 from p2pjax.nn.mlp import MLP
@@ -40,4 +41,5 @@ __all__ = [
     "fast_conv",
     "has_slow_convolutions",
     "warn_of_slow_convolutions",
+    "with_fast_gradients",
 ]

@@ -84,7 +84,9 @@ class BatchNormCNN(nn.Module):
                 epsilon=self.epsilon,
                 name=f"layer_{layer}_norm",
             )(hidden)
-            hidden = max_pool(self.activation(hidden), self.pool, self.pool)
+            hidden = max_pool(
+                self.activation(hidden), (self.pool,) * 2, (self.pool,) * 2
+            )
             hidden = mask_absent(hidden, cell_mask(self, layer))
         batch_size, height, width, channels = hidden.shape
         hidden = hidden.reshape(batch_size, height * width, channels)

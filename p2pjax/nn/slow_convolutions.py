@@ -7,21 +7,22 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
-from p2pjax.nn.fast_convolution import IMAGE_AXES, KERNEL_AXES
+from p2pjax.nn.fast_convolution import image_axes, kernel_axes
 
 
 class SlowConvolutionWarning(UserWarning):
-    """A network trains with convolutions that `fast_conv` would speed up."""
+    """A network trains with convolutions that are slow in the agent loop on CPUs."""
 
 
 def warn_of_slow_convolutions(
     fn: Callable[..., Any], *args: Any, stacklevel: int = 2
 ) -> None:
-    """Warns if training one agent has slow convolutions that `fast_conv` would replace.
+    """Warns if training one agent has slow convolutions.
 
-    Traces the function by shapes only, and computes nothing. As every warning of
-    Python, it is shown once per place unless filters say otherwise. On accelerators
-    there is nothing to warn of.
+    Networks of the tasks of this package have fast ones (`with_fast_gradients`) but for
+    groups of channels, dilated inputs and kernels with three axes. Traces the function
+    by shapes only, and computes nothing. As every warning of Python, it is shown once
+    per place unless filters say otherwise. On accelerators there is nothing to warn of.
 
     >>> import flax.linen as nn, jax, jax.numpy as jnp, warnings
     >>> import p2pjax as pj
@@ -43,8 +44,9 @@ def warn_of_slow_convolutions(
     if jax.default_backend() == "cpu" and has_slow_convolutions(fn, *args):
         warnings.warn(
             "This network's convolutions train many times slower than need be in the "
-            "agent loop on a CPU: inject the fast one, as in "
-            "nn.Conv(16, (3, 3), conv_general_dilated=p2pjax.nn.fast_conv).",
+            "agent loop on a CPU: use them without groups of channels, without a "
+            "dilated input and over at most two axes, and wrap a loss of your own in "
+            "p2pjax.nn.with_fast_gradients.",
             SlowConvolutionWarning,
             stacklevel=stacklevel,
         )
@@ -81,17 +83,14 @@ def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 
 def _is_slow(equation: JaxprEqn) -> bool:
-    """Whether it is a weight gradient of autodiff that `fast_conv` has its own for."""
+    """Whether it is autodiff's weight gradient of a convolution as flax has them."""
     if equation.primitive.name != "conv_general_dilated":
         return False
-    params = equation.params
-    axes = params["dimension_numbers"]
-    return (
-        axes.lhs_spec == axes.rhs_spec == _swapped(IMAGE_AXES)
-        and axes.out_spec == _swapped(KERNEL_AXES)
-        and all(step == 1 for step in params["lhs_dilation"])
-        and params["feature_group_count"] == params["batch_group_count"] == 1
-    )
+    axes = equation.params["dimension_numbers"]
+    num_axes = len(axes.lhs_spec) - 2
+    return axes.lhs_spec == axes.rhs_spec == _swapped(
+        image_axes(num_axes)
+    ) and axes.out_spec == _swapped(kernel_axes(num_axes))
 
 
 def _swapped(axes: tuple[int, ...]) -> tuple[int, ...]:

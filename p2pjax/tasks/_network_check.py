@@ -75,7 +75,7 @@ def check_network(
     variables = jax.jit(network.init, compiler_options=options)(key)
     compiled = jax.jit(attempt, compiler_options=options)
     tried = jax.device_get(compiled(variables, key))
-    if any(leaf.ndim == 4 for leaf in jax.tree.leaves(variables.params)):
+    if any(leaf.ndim >= 3 for leaf in jax.tree.leaves(variables.params)):
         warn_of_slow_convolutions(jax.grad(summed), *variables, key, stacklevel=3)
     _check_finite(tried, highest)
     _check_statistics_move(tried)

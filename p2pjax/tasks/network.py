@@ -8,9 +8,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from p2pjax.nn.fast_gradients import with_fast_gradients
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks._linen_network import linen_functions
-from p2pjax.tasks._network_functions import NetworkFunctions, key_shape
+from p2pjax.tasks._network_functions import ApplyFn, NetworkFunctions, key_shape
 from p2pjax.types import Array, InputError, Key, PyTree, Variables
 
 
@@ -44,8 +45,10 @@ class Network(NamedTuple):
 def as_network(network: Any, x: jax.ShapeDtypeStruct) -> Network:
     """Makes a `Network` whose functions have all of their arguments.
 
-    Statistics stay as they are in a batch without a valid example. No backend is
-    started: shapes are all that is looked at.
+    Statistics stay as they are in a batch without a valid example. Convolutions and
+    maximum pooling train with gradients that are fast on CPUs
+    (`p2pjax.nn.with_fast_gradients`). No backend is started: shapes are all that is
+    looked at.
 
     Args:
       network: a Linen module, a function or class that makes an NNX network of
@@ -55,6 +58,9 @@ def as_network(network: Any, x: jax.ShapeDtypeStruct) -> Network:
     functions = _functions(network, x)
     shapes = jax.eval_shape(functions.init, key_shape())
     _check_norm(functions.norm, shapes)
+    applied = functions.apply
+    if any(leaf.ndim >= 3 for leaf in jax.tree.leaves(shapes.params)):
+        applied = _convolving(applied)
 
     def apply_fn(
         variables: Variables,
@@ -63,7 +69,7 @@ def as_network(network: Any, x: jax.ShapeDtypeStruct) -> Network:
         train: bool,
         valid: Array | None = None,
     ) -> tuple[Array, PyTree]:
-        output, stats = functions.apply(variables, x, key, train, valid)
+        output, stats = applied(variables, x, key, train, valid)
         if not train or valid is None or functions.takes_valid:
             return output, stats
 
@@ -75,6 +81,28 @@ def as_network(network: Any, x: jax.ShapeDtypeStruct) -> Network:
     made = Network(functions.init, apply_fn, functions.norm)
     _check_statistics(made, shapes, x)
     return made
+
+
+def _convolving(apply: ApplyFn) -> ApplyFn:
+    """Trains with the package's own gradients of convolutions."""
+
+    def apply_fn(
+        variables: Variables,
+        x: Array,
+        key: Key | None,
+        train: bool,
+        valid: Array | None,
+    ) -> tuple[PyTree, PyTree]:
+        if not train:
+            return apply(variables, x, key, train, valid)
+
+        def in_training(*arrays: PyTree) -> tuple[PyTree, PyTree]:
+            variables, x, key, valid = arrays
+            return apply(variables, x, key, True, valid)
+
+        return with_fast_gradients(in_training)(variables, x, key, valid)
+
+    return apply_fn
 
 
 def num_outputs(network: Network, x: jax.ShapeDtypeStruct) -> int:

@@ -133,32 +133,33 @@ def _gradient_of_kernel(
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def max_pool(x: Array, size: int, stride: int) -> Array:
-    """Largest of every `size` x `size` pixels of images `[B, H, W, C]`, unpadded.
+def max_pool(x: Array, window: Pair, strides: Pair) -> Array:
+    """Largest of the pixels in each window of images `[B, H, W, C]`, unpadded.
 
     The gradient goes to the first of equal pixels.
     """
-    return plain_pooling(x, size, stride)
+    return plain_pooling(x, window, strides)
 
 
-def plain_pooling(x: Array, size: int, stride: int) -> Array:
+def plain_pooling(x: Array, window: Pair, strides: Pair) -> Array:
     """XLA's own maximum over windows."""
-    window, strides = (1, size, size, 1), (1, stride, stride, 1)
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "VALID")
+    sizes, steps = (1, *window, 1), (1, *strides, 1)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, sizes, steps, "VALID")
 
 
-def _pool_forward(x: Array, size: int, stride: int) -> tuple[Array, Array]:
-    return plain_pooling(x, size, stride), x
+def _pool_forward(x: Array, window: Pair, strides: Pair) -> tuple[Array, Array]:
+    return plain_pooling(x, window, strides), x
 
 
-def _pool_backward(size: int, stride: int, x: Array, gradient: Array) -> tuple[Array]:
+def _pool_backward(
+    window: Pair, strides: Pair, x: Array, gradient: Array
+) -> tuple[Array]:
     def own(x: Array, gradient: Array) -> Array:
-        _, height, width, _ = gradient.shape
-        spans = (height - 1) * stride + 1, (width - 1) * stride + 1
-        places = [(i, j) for i in range(size) for j in range(size)]
+        down, across = strides
+        spans = [(gradient.shape[a + 1] - 1) * strides[a] + 1 for a in range(2)]
+        places = [(i, j) for i in range(window[0]) for j in range(window[1])]
         views = [
-            x[:, i : i + spans[0] : stride, j : j + spans[1] : stride]
-            for i, j in places
+            x[:, i : i + spans[0] : down, j : j + spans[1] : across] for i, j in places
         ]
         best, winner = views[0], jnp.zeros(gradient.shape, jnp.int16)
         for number, view in enumerate(views[1:], start=1):
@@ -166,15 +167,15 @@ def _pool_backward(size: int, stride: int, x: Array, gradient: Array) -> tuple[A
             best = jnp.maximum(view, best)
         total, zero = jnp.zeros_like(x), jnp.zeros((), x.dtype)
         for number, (i, j) in enumerate(places):
-            rows = (i, x.shape[1] - i - spans[0], stride - 1)
-            columns = (j, x.shape[2] - j - spans[1], stride - 1)
+            rows = (i, x.shape[1] - i - spans[0], down - 1)
+            columns = (j, x.shape[2] - j - spans[1], across - 1)
             won = jnp.where(winner == number, gradient, 0)
             everywhere = ((0, 0, 0), rows, columns, (0, 0, 0))
             total = total + jax.lax.pad(won, zero, everywhere)
         return total
 
     def autodiff(x: Array, gradient: Array) -> Array:
-        return jax.vjp(lambda x: plain_pooling(x, size, stride), x)[1](gradient)[0]
+        return jax.vjp(lambda x: plain_pooling(x, window, strides), x)[1](gradient)[0]
 
     return (jax.lax.platform_dependent(x, gradient, cpu=own, default=autodiff),)
 

@@ -64,6 +64,7 @@ class PooledConvolution(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Images `[B, H, W, channels]` to `[B, H', W', features]`."""
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
+        window = self.pool, self.pool
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         as_matrices = self.pool == 2 and (
@@ -78,14 +79,14 @@ class PooledConvolution(nn.Module):
 
         def plainly(x: Array, kernel: Array, bias: Array) -> Array:
             out = plain_convolution(x, kernel, Geometry()) + bias.reshape(1, 1, 1, -1)
-            return plain_pooling(self.activation(out), self.pool, self.pool)
+            return plain_pooling(self.activation(out), window, window)
 
         if as_matrices and self.activation in MONOTONE_ACTIVATIONS:
             return jax.lax.platform_dependent(
                 x, kernel, bias, cpu=in_products, default=plainly
             )
         out = convolve(x, kernel, Geometry()) + bias.reshape(1, 1, 1, -1)
-        return max_pool(self.activation(out), self.pool, self.pool)
+        return max_pool(self.activation(out), window, window)
 
 
 def in_windows(x: Array, kernel: Array, pool: int) -> tuple[Array, list[int]]:
