@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from settings import TINY as SMALL
 
 from experiments.bench import harness, inputs, versions
