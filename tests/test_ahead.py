@@ -8,7 +8,7 @@ import threading
 import jax
 import optax
 import pytest
-from toy_jobs import toy_jobs, toy_world
+from toy_jobs import toy_jobs
 
 import p2pjax as pj
 from experiments.engine import ahead as ahead_module
@@ -37,8 +37,9 @@ def counted():
     """Names of programs compiled in a test, and how often."""
     handler, logger = Compiled(), logging.getLogger("jax._src.dispatch")
     logger.addHandler(handler)
-    with jax.log_compiles():
-        yield handler.names
+    jax.config.update("jax_log_compiles", True)  # in all threads
+    yield handler.names
+    jax.config.update("jax_log_compiles", False)
     logger.removeHandler(handler)
 
 
@@ -136,7 +137,6 @@ def test_a_sweep_of_rates_and_seeds_is_one_compilation(counted):
 def test_a_run_compiles_no_more_than_it_did(parse, tmp_path, counted):
     """A program of rounds and one of initial states for each scheme, and small ones."""
     jax.clear_caches()
-    toy_world(0)
     run_toys(parse, tmp_path / "run")
     assert counted["jit(_advance)"] == counted["jit(_initial)"] == len(SCHEMES)
     assert counted.total() <= 2 * len(SCHEMES) + 12
