@@ -23,12 +23,12 @@ def main() -> None:
     """Counts until the experiment has ended."""
     counts = {"programs": 0, "found": 0, "seconds": 0.0}
 
-    def on_duration(event: str, seconds: float, **unused: object) -> None:
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == COMPILED:
             counts["programs"] += 1
-            counts["seconds"] += seconds
+            counts["seconds"] += duration_secs
 
-    def on_event(event: str, **unused: object) -> None:
+    def on_event(event: str, **kwargs: str | int) -> None:
         counts["found"] += event == FOUND
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
