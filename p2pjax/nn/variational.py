@@ -46,8 +46,8 @@ def draw(
     # One call for all layers: compiling a random number generator takes long.
     collections = {"params": q.mean}
     if jax.tree.leaves(q.stddev):
-        shape = (sum(leaf.size for leaf in leaves),)
-        noise = _once(partial(jax.random.normal, key_noise, shape, dtype))
+        num_weights = sum(leaf.size for leaf in leaves)
+        noise = _once(partial(jax.random.normal, key_noise, (num_weights,), dtype))
         parts = _cut(noise, [leaf.size for leaf in leaves])
         drawn = [part.reshape(w.shape) for part, w in zip(parts, leaves, strict=True)]
         drawn = jax.tree.unflatten(structure, drawn)
