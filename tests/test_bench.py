@@ -133,7 +133,7 @@ def test_suites_write_what_they_measured(monkeypatch, tmp_path, name):
     }
     for row in written["rows"]:
         assert set(row) == {"workload", "system", "value", "unit"}
-        assert row["value"] > 0
+        assert row["value"] > 0 or row["unit"] == "programs"  # all may be cached
         assert f"| {row['workload']} | {row['system']} | " in table
     assert set(written["ratios"]) >= RATIOS[name]
     assert all(value > 0 for value in written["ratios"].values())
