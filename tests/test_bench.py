@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from settings import TINY as SMALL
 
 from experiments.bench import harness, inputs, versions
 from experiments.bench.harness import Answer, Suite, System, Workload
@@ -72,6 +73,7 @@ TINY = {
     "million": {"num_agents": (4, 6), "widths": (6, 10), "batch_size": 2},
     "memory": {"sizes": ((4, (6, 10)),), "shared": (6, (6, 10))},
     "compile": {"networks": ({"kind": "mlp", "widths": [6, 10]},), "num_agents": 2},
+    "first_result": {"experiments": ("femnist",), "more_flags": SMALL},
 }
 RATIOS = {  # without PyTorch, which need not be there
     "headline": {"p2pjax/jax_loop", "gemm_peak_fraction"},
@@ -101,6 +103,7 @@ RATIOS = {  # without PyTorch, which need not be there
         "one of two processes/one",
     },
     "compile": {"compile_mlp: cold/cached"},
+    "first_result": {"femnist: warm/cold"},
 }
 FAST = ("headline",)
 
@@ -138,7 +141,7 @@ def test_suites_write_what_they_measured(monkeypatch, tmp_path, name):
     }
     for row in written["rows"]:
         assert set(row) == {"workload", "system", "value", "unit"}
-        assert row["value"] > 0
+        assert row["value"] > 0 or row["unit"] == "programs"  # all may be cached
         assert f"| {row['workload']} | {row['system']} | " in table
     assert set(written["ratios"]) >= RATIOS[name]
     assert all(value > 0 for value in written["ratios"].values())
@@ -203,10 +206,42 @@ def test_unknown_suites_are_refused():
 def test_two_checkouts_take_turns():
     """Here the same one twice, at a tiny size."""
     (workload,) = SUITES["small"](**TINY["small"]).workloads
-    system = workload.systems["p2pjax"]
-    mine, theirs = versions.compared(workload, system, ROOT, repeats=2)
-    assert len(mine) == len(theirs) == 2
-    assert min(mine + theirs) > 0
+    answers = versions.compared(workload.systems["p2pjax"], ROOT, repeats=2)
+    assert [len(turn) for turn in answers] == [2, 2]
+    assert min(workload.measure(answer) for turn in answers for answer in turn) > 0
+
+
+def test_rows_say_how_many_times_better_this_checkout_is():
+    rate, time, count = (
+        Workload("w", unit, harness.rate, {}) for unit in ("x/s", "s", "programs")
+    )
+    assert "| 4 | 1 | x/s | 4.000 | 4.00 to 4.00 |" in versions.row(
+        "s", rate, "one", [4.0], [1.0]
+    )
+    assert "| 2 | 6 | s | 3.000 | 2.00 to 8.00 |" in versions.row(
+        "s", time, "one", [2.0, 1.0, 3.0], [6.0, 8.0, 6.0]
+    )
+    assert "| 0 | 0 | programs | nan |" in versions.row("s", count, "one", [0.0], [0.0])
+
+
+def test_one_run_gives_all_measures_of_the_same_systems(tmp_path):
+    product = {"numpy": System("machine", "numpy_product", {"size": 8})}
+    same = [
+        Workload("time", "s", harness.seconds, product),
+        Workload("cpu", "CPU-s", harness.cpu_seconds, product),
+    ]
+    other = Workload("other", "s", harness.seconds, dict(product))
+    assert harness.together([*same, other]) == [tuple(same), (other,)]
+    found = harness.run(Suite(same, lambda found: {}), 1)
+    assert found["time"]["numpy"][0] > 0 <= found["cpu"]["numpy"][0]
+
+
+def test_all_quick_flagfiles_are_timed():
+    suite = SUITES["first_result"]()
+    named = {workload.name for workload in suite.workloads}
+    assert {"femnist", "virtual_cpu", "multi_task_programs", "vsn_compile"} < named
+    (same, *_) = harness.together(suite.workloads)
+    assert len(same) == 4
 
 
 def test_versions_need_another_checkout():

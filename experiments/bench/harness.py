@@ -8,6 +8,7 @@ limits, matrix products and copies, take turns with them.
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import statistics
@@ -32,6 +33,8 @@ class Answer(NamedTuple):
     work: float  # in the unit of the workload
     gigabytes: float  # most that the process has held so far
     cpu_seconds: float  # of all its threads
+    programs: float = 0  # that it has compiled, where it counts them
+    compile_seconds: float = 0  # and how long that took
 
 
 class System(NamedTuple):
@@ -42,6 +45,7 @@ class System(NamedTuple):
     arguments: dict[str, Any]
     threads: int = NUM_CORES
     python: str = sys.executable  # of its own environment
+    starts_checkout: bool = False  # takes as `checkout` the folder of what it starts
 
 
 class Workload(NamedTuple):
@@ -67,6 +71,16 @@ class Suite(NamedTuple):
 def rate(answer: Answer) -> float:
     """Work per second."""
     return answer.work / answer.seconds
+
+
+def seconds(answer: Answer) -> float:
+    """Time of a run."""
+    return answer.seconds
+
+
+def cpu_seconds(answer: Answer) -> float:
+    """Time of all cores for a run."""
+    return answer.cpu_seconds
 
 
 def milliseconds(answer: Answer) -> float:
@@ -138,21 +152,32 @@ def speedups(values: Mapping[str, float]) -> dict[str, float]:
 def run(suite: Suite, repeats: int) -> dict[str, dict[str, list[float]]]:
     """All samples of all systems of all workloads, the machine's limits included."""
     samples: dict[str, dict[str, list[float]]] = {}
-    for workload in suite.workloads:
+    for same in together(suite.workloads):
         with contextlib.ExitStack() as stack:
             running = [
-                (one, name, stack.enter_context(Process(f"{one.name}, {name}", each)))
-                for one in (workload, *MACHINE)
-                for name, each in one.systems.items()
+                (
+                    some,
+                    name,
+                    stack.enter_context(Process(f"{some[0].name}, {name}", one)),
+                )
+                for some in (same, *((limit,) for limit in MACHINE))
+                for name, one in some[0].systems.items()
             ]
             for _, _, process in running:
                 process.wait_until_ready()
             for _ in range(repeats):
-                for one, name, process in running:
-                    value = one.measure(process.ask())
-                    found = samples.setdefault(one.name, {})
-                    found.setdefault(name, []).append(value)
+                for some, name, process in running:
+                    answer = process.ask()
+                    for workload in some:
+                        found = samples.setdefault(workload.name, {})
+                        found.setdefault(name, []).append(workload.measure(answer))
     return samples
+
+
+def together(workloads: Sequence[Workload]) -> list[Sequence[Workload]]:
+    """Neighbours with the same systems: one run of these gives all their measures."""
+    groups = itertools.groupby(workloads, key=lambda workload: id(workload.systems))
+    return [tuple(same) for _, same in groups]
 
 
 class Process:
@@ -160,10 +185,13 @@ class Process:
 
     def __init__(self, name: str, system: System, checkout: Path = ROOT):
         self._name = name
+        arguments = system.arguments
+        if system.starts_checkout:
+            arguments, checkout = {**arguments, "checkout": str(checkout)}, ROOT
         asked = {
             "module": system.module,
             "function": system.function,
-            "arguments": system.arguments,
+            "arguments": arguments,
         }
         threads = str(system.threads)
         environment = os.environ | {

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from experiments.bench import (
+    first_result_suite,
     limit_suites,
     mixing_suites,
     peer_suites,
@@ -30,4 +31,5 @@ SUITES: dict[str, Callable[..., Suite]] = {
     "million": limit_suites.million,
     "memory": limit_suites.memory,
     "compile": limit_suites.compilation,
+    "first_result": first_result_suite.first_result,
 }

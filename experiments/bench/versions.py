@@ -8,14 +8,23 @@ A ratio above 1 means that this checkout is faster. Needs a quiet machine.
 import contextlib
 import dataclasses
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.bench.harness import ROOT, Process, System, Workload
+from experiments.bench.harness import (
+    ROOT,
+    Answer,
+    Process,
+    System,
+    Workload,
+    together,
+)
 from experiments.bench.suites import SUITES
 from experiments.engine import command
 from experiments.engine.fields import integer, names, text
 from p2pjax.types import InputError
+
+FALLING = ("s", "CPU-s", "s of compiling", "programs", "GB")  # units: less is better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +40,17 @@ class Options:
     )
 
 
-def own_systems(name: str) -> Iterator[tuple[Workload, str, System]]:
-    """What of a suite runs p2pjax itself."""
-    for workload in SUITES[name]().workloads:
-        for system, each in workload.systems.items():
+def own_systems(name: str) -> Iterator[tuple[Sequence[Workload], str, System]]:
+    """What of a suite runs p2pjax itself, and what is measured of each run."""
+    for same in together(SUITES[name]().workloads):
+        for system, each in same[0].systems.items():
             if each.module.startswith("p2pjax_"):
-                yield workload, system, each
+                yield same, system, each
 
 
-def compared(
-    workload: Workload, system: System, other: Path, repeats: int
-) -> tuple[list, list]:
-    """Values of both checkouts, in turns."""
-    found: tuple[list, list] = ([], [])
+def compared(system: System, other: Path, repeats: int) -> list[tuple[Answer, Answer]]:
+    """Answers of both checkouts, in turns."""
+    found = []
     with contextlib.ExitStack() as stack:
         both = [
             stack.enter_context(Process(str(folder), system, folder))
@@ -52,8 +59,8 @@ def compared(
         for process in both:
             process.wait_until_ready()
         for _ in range(repeats):
-            for values, process in zip(found, both, strict=True):
-                values.append(workload.measure(process.ask()))
+            mine, theirs = (process.ask() for process in both)
+            found.append((mine, theirs))
     return found
 
 
@@ -68,20 +75,45 @@ def main(options: Options, arguments: list[str]) -> None:
     print("| suite | system | this | other | unit | ratio | ratios of turns |")
     print("|---" * 7 + "|")
     for name in options.suite:
-        for workload, label, system in own_systems(name):
-            mine, theirs = compared(workload, system, other, options.repeats)
-            falls = workload.unit in ("ms", "s", "GB") or "ms" in workload.unit
-            pairs = [
-                b / a if falls else a / b for a, b in zip(mine, theirs, strict=True)
-            ]
-            a, b = statistics.median(mine), statistics.median(theirs)
-            ratio = b / a if falls else a / b
-            print(
-                f"| {name} | {workload.name}, {label} | {a:.4g} | {b:.4g} | "
-                f"{workload.unit} | {ratio:.3f} | "
-                f"{min(pairs):.2f} to {max(pairs):.2f} |",
-                flush=True,
-            )
+        for workloads, label, system in own_systems(name):
+            answers = compared(system, other, options.repeats)
+            for workload in workloads:
+                mine, theirs = (
+                    [workload.measure(answer) for answer in own]
+                    for own in zip(*answers, strict=True)
+                )
+                print(row(name, workload, label, mine, theirs), flush=True)
+
+
+def row(
+    suite: str,
+    workload: Workload,
+    label: str,
+    mine: Sequence[float],
+    theirs: Sequence[float],
+) -> str:
+    """Of the table: medians, their ratio, and the range of ratios of turns.
+
+    Args:
+      suite: its name.
+      workload: what was measured.
+      label: of the system.
+      mine: of this checkout, a value for each turn.
+      theirs: of the other.
+    """
+    falls = workload.unit in FALLING or "ms" in workload.unit
+    pairs = zip(theirs, mine, strict=True) if falls else zip(mine, theirs, strict=True)
+    turns = [_ratio(*pair) for pair in pairs]
+    a, b = statistics.median(mine), statistics.median(theirs)
+    ratio = _ratio(b, a) if falls else _ratio(a, b)
+    return (
+        f"| {suite} | {workload.name}, {label} | {a:.4g} | {b:.4g} | "
+        f"{workload.unit} | {ratio:.3f} | {min(turns):.2f} to {max(turns):.2f} |"
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else float("nan")  # nothing was compiled
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python -m experiments.bench.worker '{"module": ..., "function": ..., ...}'
 
 The function is one of `experiments.bench.<module>`. It returns what to run, which
-returns how much work it did. Every line on standard input asks for one run; every run
-is answered by one line of JSON. Nothing is imported that the system does not need.
+returns how much work it did, or a dict of that and of what else it has counted. Every
+line on standard input asks for one run; every run is answered by one line of JSON.
+Nothing is imported that the system does not need.
 """
 
 import importlib
@@ -37,7 +38,7 @@ def main() -> None:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         answer = {
             "seconds": seconds,
-            "work": work,
+            **(work if isinstance(work, dict) else {"work": work}),
             "gigabytes": most / (1e9 if sys.platform == "darwin" else 1e6),
             "cpu_seconds": cpu_seconds,
         }

@@ -8,6 +8,7 @@ import optax
 from absl import logging
 
 from experiments.engine import config as configs
+from experiments.engine.ahead import Ahead
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Program, batches, devices_of
 from p2pjax import memory_estimate
@@ -25,11 +26,16 @@ _SHARE = 0.9  # of the free memory that runs side by side may take together
 _PROGRAMS = 10**8
 
 
-def settle(config: Common, jobs: Sequence[Job]) -> Common:
+def settle(config: Common, jobs: Sequence[Job], ahead: Ahead) -> Common:
     """The config with how many runs go side by side; refuses what does not fit.
 
     The program whose agents and data are largest is compiled and asked; it has to be
     compiled anyway.
+
+    Args:
+      config: of the experiment.
+      jobs: all of them.
+      ahead: what compiles programs.
     """
     at_once = config.runs_at_once or 1
     firsts: dict[Program, int] = {}
@@ -38,7 +44,7 @@ def settle(config: Common, jobs: Sequence[Job]) -> Common:
     largest = max(firsts.values(), key=lambda number: _held(config, jobs[number]))
     batch = next(batches(config, jobs, largest))
     logging.info("%s: compiling, which tells how much memory it needs.", batch.label)
-    with devices_of(config, batch.start.data):
+    with devices_of(config, batch.start.data), ahead.turn(batch.jobs[0].program):
         need, free = _need(config, batch), memory_estimate.available_memory()
     if free is None:
         logging.info("Memory: %s; how much is free is unknown.", describe(need))

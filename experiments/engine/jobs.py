@@ -212,8 +212,8 @@ def kept(
         if run in found:
             return found[run]
         data, free = make_data(run), free_bytes()
-        held = sum(map(_num_bytes, found.values()))
-        if free is None or held + _num_bytes(data) < _KEPT * (held + free):
+        held = sum(map(num_bytes, found.values()))
+        if free is None or held + num_bytes(data) < _KEPT * (held + free):
             found[run] = data
         return data
 
@@ -235,13 +235,14 @@ def of_all_runs(
     first, *others = config.runs
     found = [make_data(first)]
     check_room(
-        len(others) * _num_bytes(found[0]), f"the data of {len(others)} more runs"
+        len(others) * num_bytes(found[0]), f"the data of {len(others)} more runs"
     )
     found += map(make_data, others)
     return dict(zip(config.runs, pad_to_same_size(found), strict=True))
 
 
-def _num_bytes(data: FederatedData) -> int:
+def num_bytes(data: FederatedData) -> int:
+    """Of all examples."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(data))
 
 

@@ -30,6 +30,7 @@ from experiments.engine import (
     stops,
     writers,
 )
+from experiments.engine.ahead import Ahead, compile_batch
 from experiments.engine.config import Common
 from experiments.engine.jobs import Batch, Job, Measurement, batches, devices_of
 from experiments.engine.positions import Position
@@ -42,7 +43,6 @@ from experiments.engine.summary import summarize
 from experiments.engine.writers import Writer
 from p2pjax.simulation._simulate import (
     Snapshot,
-    compiled,
     initial_state,
     snapshots,
 )
@@ -127,18 +127,30 @@ def _measure(
 def _train(
     config: Common, experiment: str, jobs: Sequence[Job], summary: tuple[str, ...]
 ) -> Path:
+    with Ahead() as ahead:
+        return _train_ahead(config, experiment, jobs, summary, ahead)
+
+
+def _train_ahead(
+    config: Common,
+    experiment: str,
+    jobs: Sequence[Job],
+    summary: tuple[str, ...],
+    ahead: Ahead,
+) -> Path:
     run_id = configs.run_id(config, experiment)
     if not processes.is_first():
-        config = fitting.settle(config, jobs)
-        _run_left(config, OpenRun(Path(config.workdir or ""), run_id), jobs, [])
+        config = fitting.settle(config, jobs, ahead)
+        _run_left(config, OpenRun(Path(config.workdir or ""), run_id), jobs, [], ahead)
         sys.exit()  # process 0 does the rest
     asked_for, workdir = writers.asked_for(config), config.workdir
     if config.resume:
         folder = run_folder.reopen(workdir, configs.as_flags(config))
-        config = fitting.settle(config, jobs)
+        config = fitting.settle(config, jobs, ahead)
     else:
         run_folder.check_unused(workdir)
-        config = fitting.settle(config, jobs)
+        ahead.start(config, jobs)
+        config = fitting.settle(config, jobs, ahead)
         folder = run_folder.create(workdir, experiment, configs.as_flags(config))
     how_to_resume = (
         f"go on with: python -m experiments.{experiment} "
@@ -148,7 +160,7 @@ def _train(
         with run_folder.locked(folder):
             with contextlib.ExitStack() as stack:
                 also = [stack.enter_context(opened(folder)) for opened in asked_for]
-                _run_left(config, OpenRun(folder, run_id), jobs, also)
+                _run_left(config, OpenRun(folder, run_id), jobs, also, ahead)
             summarize(folder, experiment, summary, config.target_accuracy, run_id)
     except (KeyboardInterrupt, stops.TerminatedError) as stop:
         print(f"Stopped; {how_to_resume}", file=sys.stderr)
@@ -159,7 +171,11 @@ def _train(
 
 
 def _run_left(
-    config: Common, opened: OpenRun, jobs: Sequence[Job], also: Sequence[Writer]
+    config: Common,
+    opened: OpenRun,
+    jobs: Sequence[Job],
+    also: Sequence[Writer],
+    ahead: Ahead,
 ) -> None:
     num_rounds = config.num_rounds
     position, kind = resuming.last_position(config, opened, jobs), None
@@ -180,6 +196,8 @@ def _run_left(
                 progress.say(f"{batch.label}: compiling")
             with devices_of(config, batch.start.data):
                 notices.tell_of_idle_devices(config, batch)
+                with ahead.turn(batch.jobs[0].program):
+                    compile_batch(config, batch, position.num_rounds)
                 _run_batch(config, opened, batch, position, progress, also, notice)
             seconds = round((time.monotonic() - begin) / len(batch.jobs), 3)
             for job in batch.jobs:
@@ -251,12 +269,8 @@ def _run_batch(
 def _started(
     config: Common, batch: Batch, position: Position, progress: Progress
 ) -> Iterator[Snapshot]:
-    """The batch's snapshots; compiles first, so that the clock counts rounds only."""
-    num_rounds, eval_every = config.num_rounds, config.eval_every
+    """The snapshots of a batch that is compiled: the clock counts rounds only."""
     algorithm, evaluate = batch.jobs[0].program
-    firsts = range(position.num_rounds, num_rounds, eval_every)
-    for length in {min(eval_every, num_rounds - first) for first in firsts}:
-        compiled(batch.start, algorithm, length, evaluate)
     processes.meet(f"{batch.label}: compiled")
     state = position.state
     if state is None and batch.jobs[0].hyperparameters:
@@ -265,8 +279,8 @@ def _started(
     found = snapshots(
         batch.start,
         algorithm,
-        num_rounds,
-        eval_every=eval_every,
+        config.num_rounds,
+        eval_every=config.eval_every,
         evaluate=evaluate,
         first_round=position.num_rounds,
         state=state,

@@ -10,7 +10,8 @@ signs of flipout and `kept` the inputs that dropout leaves. With `params` alone 
 network is an ordinary one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -45,9 +46,8 @@ def draw(
     # One call for all layers: compiling a random number generator takes long.
     collections = {"params": q.mean}
     if jax.tree.leaves(q.stddev):
-        noise = jax.random.normal(
-            key_noise, (sum(leaf.size for leaf in leaves),), dtype
-        )
+        num_weights = sum(leaf.size for leaf in leaves)
+        noise = _once(partial(jax.random.normal, key_noise, (num_weights,), dtype))
         parts = _cut(noise, [leaf.size for leaf in leaves])
         drawn = [part.reshape(w.shape) for part, w in zip(parts, leaves, strict=True)]
         drawn = jax.tree.unflatten(structure, drawn)
@@ -64,6 +64,18 @@ def draw(
         kept = _cut(is_kept.astype(dtype) / (1 - dropout), widths)
         collections["kept"] = jax.tree.unflatten(structure, kept)
     return collections
+
+
+def _once(draw: Callable[[], Array]) -> Array:
+    """What is drawn, in a loop of one step.
+
+    XLA:CPU otherwise repeats the last part of it, some sixty operations that make
+    noise of bits, in the code of everything that reads a piece of it.
+    """
+    drawn = jax.eval_shape(draw)
+    one = jax.lax.optimization_barrier(jnp.int32(1))  # or it sees that it is one step
+    nothing = jnp.zeros(drawn.shape, drawn.dtype)
+    return jax.lax.fori_loop(0, one, lambda *_: draw(), nothing)
 
 
 def _cut(values: Array, widths: Sequence[int]) -> Sequence[Array]:

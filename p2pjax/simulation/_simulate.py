@@ -5,8 +5,8 @@ its parts, for those who stop and resume runs or batch several of them.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -252,7 +252,8 @@ def initial_state(key: Key, algorithm: Algorithm, data: FederatedData) -> PyTree
       data: of the run; of several runs `[S, ...]`, or the same for all.
     """
     data = _placed_data(data, key)
-    return place(_init(_split(key)[0], data, algorithm), key.ndim)
+    init = _init_on(jax.default_backend())
+    return place(init(_split(key)[0], data, algorithm), key.ndim)
 
 
 def _placed_data(data: FederatedData, key: Key) -> FederatedData:
@@ -323,13 +324,15 @@ def _initial(key: Key, data: FederatedData, algorithm: Algorithm) -> PyTree:
     return constrain_sharding(init(key, data), key.ndim)
 
 
-# It runs once: less optimised code compiles up to three times as fast and, unlike that
-# of a round, computes the same bytes.
-_init = jax.jit(
-    _initial,
-    static_argnames=("algorithm",),
-    compiler_options={"xla_backend_optimization_level": 1},
-)
+@cache
+def _init_on(backend: str) -> Callable[[Key, FederatedData, Algorithm], PyTree]:
+    """Jitted `_initial`.
+
+    It runs once: on CPUs less optimised code compiles up to three times as fast and,
+    unlike that of a round, computes the same bytes.
+    """
+    options = {"xla_backend_optimization_level": 1} if backend == "cpu" else None
+    return jax.jit(_initial, static_argnames=("algorithm",), compiler_options=options)
 
 
 @partial(
