@@ -14,7 +14,7 @@ from p2pjax.algorithms._complete_training import complete_training
 from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.datasets.loaders import points
 from p2pjax.evaluation.classes import with_balance
-from p2pjax.exchange.channel import Channel
+from p2pjax.exchange import channel
 from p2pjax.nn.mlp import MLP
 from p2pjax.nn.variational import GATES, Columns, gates_between
 from p2pjax.tasks import bayesian
@@ -63,7 +63,7 @@ class TestOwnCurvature:
         assert "curvatures" not in algorithm.round_is
 
     def test_messages_that_change_do_not_change_what_a_client_is_held_to(self):
-        algorithm = held(0.25, channel=Channel(loss_probability=0.5))
+        algorithm = held(0.25, channel=channel.quantize(8))
         state = algorithm.init(jax.random.key(0), world_of(W[:, None], H[:, None]))
         assert state.received == ()
 

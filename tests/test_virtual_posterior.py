@@ -213,7 +213,9 @@ class TestLogisticRegression:
         return examples_of(2)
 
     def test_the_server_has_the_best_product_of_normals(self, data):
-        mean, stddev, _ = learned(task_of(logistic), world_of(*data), passes=12)
+        mean, stddev, _ = learned(
+            task_of(logistic), world_of(*data), passes=5, num_steps=2000
+        )
         expected = best_logistic(*pooled(*data))
         np.testing.assert_allclose(mean, expected[0], atol=0.01)
         np.testing.assert_allclose(stddev, expected[1], rtol=0.02)
@@ -229,7 +231,11 @@ class TestLogisticRegression:
 
     def test_all_clients_at_once_come_to_the_same(self, data):
         mean, stddev, _ = learned(
-            task_of(logistic), world_of(*data), passes=30, synchronous=True
+            task_of(logistic),
+            world_of(*data),
+            passes=20,
+            num_steps=1000,
+            synchronous=True,
         )
         expected = best_logistic(*pooled(*data))
         np.testing.assert_allclose(mean, expected[0], atol=0.01)

@@ -57,8 +57,7 @@ def choices_of(config: Config, scheme: str) -> list[tuple[dict[str, Any], Choice
       scheme: its name.
     """
     factors = {name: getattr(config, name) for name in Choices._fields}
-    is_alone = scheme in FEDAVG_EPOCHS or scheme == "centralized"
-    relevant = Choices._fields[1:] if is_alone else None
+    relevant = Choices._fields[1:] if scheme in FEDAVG_EPOCHS else None
     found = design.combinations(factors, relevant)
     return [(setting, Choices(**named)) for setting, named in found]
 

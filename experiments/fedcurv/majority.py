@@ -44,7 +44,7 @@ def program(config: Config, shape: tuple[int, ...], num_classes: int) -> Program
         del key
         y, size = jnp.asarray(data.train.examples["y"]), jnp.asarray(data.train.size)
         is_real = jnp.arange(y.shape[1])[None] < size[:, None]  # [N, M]
-        counts = jax.nn.one_hot(y, num_classes) * is_real[..., None]
+        counts = jnp.where(is_real[..., None], jax.nn.one_hot(y, num_classes), 0)
         return Variables(jnp.log1p(counts.sum(1)), {})  # [N, k]
 
     def plan_fn(
