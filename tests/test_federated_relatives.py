@@ -63,7 +63,7 @@ class TestOwnCurvature:
         assert "curvatures" not in algorithm.round_is
 
     def test_messages_that_change_do_not_change_what_a_client_is_held_to(self):
-        algorithm = held(0.25, channel=channel.quantize(8))
+        algorithm = held(0.25, channel=channel.noise(0.1))
         state = algorithm.init(jax.random.key(0), world_of(W[:, None], H[:, None]))
         assert state.received == ()
 
