@@ -62,10 +62,16 @@ class TestOwnCurvature:
         assert (info.payload == 2).all() and (info.delivered == 2).all()
         assert "curvatures" not in algorithm.round_is
 
-    def test_messages_that_change_do_not_change_what_a_client_is_held_to(self):
-        algorithm = held(0.25, channel=channel.noise(0.1))
-        state = algorithm.init(jax.random.key(0), world_of(W[:, None], H[:, None]))
-        assert state.received == ()
+    def test_a_client_knows_its_own_model_though_its_message_is_lost(self):
+        algorithm = held(0.25, channel=channel.drop(0.5))
+        states, info = run(algorithm, world_of(W[:, None], H[:, None]), 8)
+        trained = np.asarray(info.received) > 0  # [R, N] whom the server reached
+        sent = np.asarray(states.sent["w"])
+        known = np.asarray(states.curvature["w"]).any(-1)
+        np.testing.assert_array_equal(known, np.maximum.accumulate(trained))
+        assert 0 < trained.mean() < 1
+        kept = (sent[1:] == sent[:-1]).all(-1)
+        assert kept[~trained[1:]].all()
 
 
 class TestMeanRegularized:

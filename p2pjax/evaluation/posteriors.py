@@ -94,7 +94,9 @@ def of_private(q: Gaussian, prior_stddev: float) -> dict[str, Array]:
     }
 
 
-def of_factors(factors: Natural, server: Gaussian, targets: Natural) -> dict:
+def of_factors(
+    factors: Natural, server: Gaussian, targets: Natural
+) -> dict[str, Array]:
     """What each client's factor adds to a product, `[N]` each.
 
     `factor_precision` is the mean over weights of the precision that a client's factor
