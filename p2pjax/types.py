@@ -118,6 +118,7 @@ class Models(NamedTuple):
     trained: Variables | None = None  # after local training, before averaging
     averaged: Variables | None = None  # after averaging
     is_byzantine: Array | None = None  # [N] bool: agents whose models are not judged
+    observed: Mapping[str, Array] | None = None  # [N] each: told beside the scores
 
 
 # (models of all agents, data) -> named values, [N] per agent or any other shape

@@ -316,6 +316,13 @@ def on_embedded_data(flagfile, train_size, test_size):
         small += ("--methods=random,pens", "--attacks=none,backdoor")
     if "senteval" in name:
         small += ("--dataset=topics",)
+    if "combination.design" in name:
+        small += ("--activation=sigmoid", "--optimizer=sgd", "--splits=skewed")
+    if "fedcurv.points_" in name:
+        small += ("--geometry=star", "--strengths=1")
+    if "virtual.design" in name or "virtual.informed" in name:
+        small += ("--initial_stddev=0.2", "--gate=0.1", "--divergence_weight=1")
+        small += ("--largest_start=0.99", "--prior_stddev=1")
     if "combination.mnist" in name:
         small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
     if "auto" in name:

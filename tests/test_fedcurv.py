@@ -81,14 +81,40 @@ def test_every_method_builds(parse, flags):
         # Before an averaging: unless one does without, but where models are at hand
         # anyway, or where the reported models are never averaged.
         has_before = "accuracy_before" in found
-        if job.scheme in ("fedcurv", "fedcurv_ring"):
+        if job.scheme in ("fedcurv", "fedcurv_hessian", "fedcurv_ring", "ewc"):
             assert has_before
-        elif job.scheme in ("local_only", "ditto"):
+        elif job.scheme in ("local_only", "ditto", "majority", "mean_regularized"):
             assert not has_before
         else:
             asked = "--noscore_before" not in flags
             asked |= job.scheme == "fedavg" and "--before_averaging" in flags
             assert has_before == asked
+
+
+def test_geometries_are_settings_where_there_are_several(parse):
+    flags = (*SMALL, "--methods=fedavg", "--geometry=square,star")
+    jobs = study.make_jobs(parse(*flags, experiment="fedcurv"))
+    assert [job.setting["geometry"] for job in jobs] == ["square", "star"]
+    square, star = (job.make_data().train.examples["y"] for job in jobs)
+    assert [sorted(set(own)) for own in square.tolist()] == [[0, 1], [1, 2], [2, 3]]
+    assert [sorted(set(own)) for own in star.tolist()] == [[0, 1], [0, 2], [0, 3]]
+    assert jobs[0].program is jobs[1].program  # compiled once
+
+
+def test_the_commonest_label_has_a_row(run):
+    methods = "--methods=majority,local_only"
+    folder = run(*SMALL, methods, "--geometry=square,line", experiment="fedcurv")
+    rows = reading.rows(folder)
+    said = [row for row in rows if row["scheme"] == "majority"]
+    assert len(said) == 4
+    for (
+        row
+    ) in said:  # two labels of its own are as common: one is in a quarter of tests
+        assert row["agent_accuracy"] == [0.25] * 3
+        assert row["balanced_accuracy"] == 0.25
+        assert row["worst_class_accuracy"] == 0
+        assert row["bytes"] == row["steps"] == 0
+    assert {row["setting"]["geometry"] for row in rows} == {"square", "line"}
 
 
 def test_runs_have_data_of_their_own_number(parse):
@@ -117,6 +143,7 @@ def test_runs_have_data_of_their_own_number(parse):
         (("--study=texts", "--dataset=points"), "Need --study=points for"),
         (("--study=texts", "--dataset=senteval"), "Need --data_dir for --dataset="),
         (("--train_size=7",), "multiple of 2 training points"),
+        (("--geometry=cube",), "need square, diagonals, star, line, got 'cube'"),
     ],
 )
 def test_refusals(run, capsys, flags, message):

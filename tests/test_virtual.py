@@ -18,15 +18,12 @@ from lowering import assert_lowers
 
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.algorithms._virtual import (
-    LARGEST_START,
     ONCE,
     PAPER,
     RELEASE,
     _divergence,
-    _factor,
     _joined,
     _two_parts,
-    narrower,
     virtual,
 )
 from p2pjax.datasets import stacking
@@ -34,6 +31,7 @@ from p2pjax.engines.repetition import repeat_rounds
 from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.nn import gaussian
+from p2pjax.nn.cavity import LARGEST_START, factor_of, narrower
 from p2pjax.nn.gaussian import Gaussian, Natural
 from p2pjax.nn.variational import Columns
 from p2pjax.simulation._simulate import simulate
@@ -208,7 +206,7 @@ class TestVectors:
             StepContext(num_examples=jnp.int32(2)),
         )
         exactly(2 * loss, v[mode]["total"])
-        back = _factor(variables.params[0], cavity)
+        back = factor_of(variables.params[0], cavity)
         exactly(back.precision["w"], v["factor"][0])
         exactly(back.shift["w"], v["factor"][1])
 
@@ -299,7 +297,7 @@ def random_updates(key, prior_mode, spread):
         )
         damping = jax.random.uniform(key_damping, (), minval=0.01)
         old = jax.tree.map(lambda leaf: leaf[agent], factors)
-        new = gaussian.damped(old, _factor(free, cavity), damping)
+        new = gaussian.damped(old, factor_of(free, cavity), damping)
         factors = jax.tree.map(lambda leaf, row: leaf.at[agent].set(row), factors, new)
         posterior = gaussian.product(cavity, new)
         moments = gaussian.moments(posterior)
@@ -334,7 +332,7 @@ def test_narrower_coordinates(stddev):
     free = coordinates.free(q)
     found = coordinates.gaussian(free).stddev["w"]
     np.testing.assert_allclose(found, stddev, rtol=1e-5)
-    product = gaussian.moments(gaussian.product(cavity, _factor(free, cavity)))
+    product = gaussian.moments(gaussian.product(cavity, factor_of(free, cavity)))
     np.testing.assert_allclose(product.stddev["w"], stddev, rtol=1e-5)
     np.testing.assert_allclose(product.mean["w"], 0.2, rtol=1e-5)
     # As wide as its cavity, or wider, a client starts a little narrower.

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from experiments.engine import reading
-from experiments.virtual import study
+from experiments.virtual import results, study
+from experiments.virtual.config import CONTROLS, METHODS, RELATIVES
 from experiments.virtual.data import load_examples, make_data
+from experiments.virtual.design import FACTORS, choices_of
 from p2pjax.datasets.stacking import Examples
+from p2pjax.types import InputError
 
 
 @pytest.fixture
@@ -94,3 +97,111 @@ def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     rows = reading.rows(second)
     assert rows == [row for row in reading.rows(both) if row["run"] == 1]
     assert ["accuracy_before" in row for row in rows] == [False, True]
+
+
+TINY = (
+    *("--num_agents=3", "--size=8", "--network=100=4=2", "--num_samples=2"),
+    *("--epochs=1", "--batch_size=4", "--num_rounds=1", "--agent_loop=0"),
+    "--num_devices=1",
+)
+
+
+def test_a_design_is_of_what_means_something_to_a_method(config):
+    flags = (
+        "--initial_stddev=0.05,0.2",
+        "--gate=0.1,1",
+        "--order=fixed,random",
+        "--prior_mode=once,paper,release",
+        "--largest_start=0.99",
+    )
+    found = {
+        name: [setting for setting, _ in choices_of(config(*flags), name)]
+        for name in FACTORS
+    }
+    assert found["fedavg"] == found["ditto"] == [{}]
+    assert found["local"] == [{"initial_stddev": 0.05}, {"initial_stddev": 0.2}]
+    assert len(found["frozen_server"]) == 2 * 2
+    assert len(found["virtual_sync"]) == 2 * 2 * 3
+    assert len(found["virtual"]) == 2 * 2 * 3 * 2
+    assert all("largest_start" not in setting for setting in found["virtual"])
+    # Without several values rows say what they always said.
+    assert choices_of(config(), "virtual")[0][0] == {}
+
+
+def test_every_method_builds(config):
+    every = (*METHODS, *CONTROLS, *RELATIVES)
+    jobs = study.make_jobs(config(*TINY, f"--methods={','.join(every)}"))
+    assert [job.scheme for job in jobs] == list(every)
+    assert {*FACTORS} == {*every}
+    for job in jobs:
+        data, algorithm = job.make_data(), job.program.algorithm
+        state = jax.eval_shape(algorithm.init, job.key, data)
+        models = jax.eval_shape(algorithm.models, state)
+        found = jax.eval_shape(job.program.evaluate, models, data)
+        assert found["accuracy"].shape == (3,)
+        in_turn = job.scheme in ("virtual", "virtual_sync")
+        assert ("factor_precision" in found) == in_turn
+        has_columns = in_turn or job.scheme in CONTROLS
+        assert ("server_stddev" in found) == ("gate" in found) == has_columns
+        is_bayesian = has_columns or job.scheme in ("global", "local")
+        assert ("client_divergence" in found) == is_bayesian
+        scored = in_turn or job.scheme in ("fedavg", "fedprox", "fedper")
+        assert ("accuracy_before" in found) == scored
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--largest_start=1",), "largest_start between 0 and 1, got 1.0"),
+        (("--initial_stddev=0",), "need more than 0, got 0"),
+        (("--order=backwards",), "need fixed, random, got 'backwards'"),
+        (("--methods=local_columns", "--network=100=2"), "a hidden layer for clients"),
+    ],
+)
+def test_refusals(config, flags, message):
+    with pytest.raises(InputError, match=message):
+        study.make_jobs(config(*TINY, *flags))
+
+
+def test_steps_of_the_authors_code_stand_beside_ours(config, tmp_path, capsys):
+    names = (("accuracy", 0.5), ("steps", 720), ("server_stddev", 0.04))
+    names += (("server_stddev_low", 0.03), ("server_stddev_high", 0.05))
+    rows = [
+        {"scheme": "virtual", "setting": {}, "metric": name, "mean": mean, "std": 0.25}
+        for name, mean in names
+    ]
+    summary = {"experiment": "virtual", "rows": rows, "environment": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    settings = config("--study=mnist", "--dataset=public", "--data_dir=mnist.npz")
+    results.print_table(settings, tmp_path)
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.split() == [
+        *("virtual", "0.5000", "(0.2500)", "720", "0.9666", "(0.0017)", "5400")
+    ]
+    results.print_observed(tmp_path)
+    head, line = capsys.readouterr().out.splitlines()
+    assert "server deviation" in head
+    assert line == "virtual        0.0400 (0.0300 to 0.0500)"
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_rows_say_what_posteriors_have_learned(run):
+    folder = run(
+        *TINY,
+        "--methods=frozen_server,virtual",
+        "--initial_stddev=0.3",
+        "--order=fixed,random",
+        experiment="virtual",
+    )
+    frozen, *refined = reading.rows(folder)
+    # A server that stays as it was drawn is as wide as it began, everywhere.
+    assert frozen["server_stddev_low"] == pytest.approx(0.3, abs=1e-5)
+    assert frozen["server_stddev_high"] == pytest.approx(0.3, abs=1e-5)
+    assert frozen["client_stddev"] != pytest.approx(0.3, abs=1e-5)
+    assert [row["setting"]["order"] for row in refined] == ["fixed", "random"]
+    for row in refined:
+        assert 0 < row["server_stddev_low"] <= row["server_stddev_high"] < 1
+        assert row["factor_precision"] > 0
+        assert row["cavity_divergence"] > 0
+        assert row.keys() >= {"accuracy_before", "accuracy_after", "gate"}

@@ -163,7 +163,11 @@ def curves_by_round(
 
 
 def _line_name(row: Row, panel: str | None) -> str:
-    others = [f"{v:g}" for k, v in row["setting"].items() if k != panel]
+    others = [
+        v if isinstance(v, str) else f"{v:g}"
+        for k, v in row["setting"].items()
+        if k != panel
+    ]
     return " ".join([row["scheme"], *others])
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import flax.linen as nn
+
 from experiments.engine.config import Common
 from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import (
@@ -17,6 +19,7 @@ from experiments.engine.fields import (
 )
 from p2pjax.datasets.loaders import hospital
 
+ACTIVATIONS = {"relu": nn.relu, "sigmoid": nn.sigmoid}
 FEDAVG_EPOCHS = {"fedavg_1": 1, "fedavg_5": 5}  # schemes with a fixed number of passes
 COMBINED = ("mean", "size_weighted", "additive", "exponential")
 SCHEMES = (*COMBINED, *FEDAVG_EPOCHS, "local", "centralized")
@@ -59,6 +62,20 @@ class Config(Common):
         "not given.",
         at_least=0,
     )
+    init: tuple[str, ...] = names(
+        ("shared",),
+        "Initial weights of hosts: the same (shared), or each its own; those of FedAvg "
+        "are shared. As of the next two, several are a factor of a design.",
+        among=("shared", "own"),
+    )
+    activation: tuple[str, ...] = names(
+        ("relu",), "Of hidden cells.", among=list(ACTIVATIONS)
+    )
+    optimizer: tuple[str, ...] = names(
+        ("adam",),
+        "Of hosts, which start it afresh in each round.",
+        among=("adam", "sgd"),
+    )
     network: str = choice(
         "mlp", ("mlp", "cnn"), "Of the study digits; cnn needs 28 x 28 images."
     )
@@ -73,6 +90,9 @@ class Config(Common):
         "Passes without a gain after which a host stops.",
         at_least=1,
         topic=TRAINING,
+    )
+    sgd_rate: float = number(
+        0.1, "Step size of the optimizer sgd.", above=0, topic=TRAINING
     )
     stop_after: int | None = integer(
         None,

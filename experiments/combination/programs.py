@@ -1,17 +1,19 @@
 """The schemes of `experiments.combination`, ready to run."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import numpy as np
 import optax
 
-from experiments.combination.config import FEDAVG_EPOCHS, Config
+from experiments.combination.config import ACTIVATIONS, FEDAVG_EPOCHS, Config
+from experiments.engine import design
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Program
 from p2pjax.datasets.stacking import Examples
 from p2pjax.engines.combining import GlobalStopping, combined_rounds
 from p2pjax.engines.server import server_rounds
+from p2pjax.evaluation.classes import with_balance
 from p2pjax.evaluation.models import non_finite, parameter_norm
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange.factors import (
@@ -39,8 +41,36 @@ from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
 PARAMETERS = 1873  # of the paper's network of one hidden layer and one output
 
 
-def make_task(config: Config, examples: Examples) -> Task:
-    """The network of every host."""
+class Choices(NamedTuple):
+    """What a design varies; the fields are flags."""
+
+    init: str
+    activation: str
+    optimizer: str
+
+
+def choices_of(config: Config, scheme: str) -> list[tuple[dict[str, Any], Choices]]:
+    """What rows say of each combination that means something to a scheme.
+
+    Args:
+      config: of the experiment.
+      scheme: its name.
+    """
+    factors = {name: getattr(config, name) for name in Choices._fields}
+    relevant = Choices._fields[1:] if scheme in FEDAVG_EPOCHS else None
+    found = design.combinations(factors, relevant)
+    return [(setting, Choices(**named)) for setting, named in found]
+
+
+def make_task(config: Config, examples: Examples, activation: str = "relu") -> Task:
+    """The network of every host.
+
+    Args:
+      config: of the experiment.
+      examples: what it is to take.
+      activation: of its hidden cells.
+    """
+    cells = ACTIVATIONS[activation]
     shape = examples.x.shape[1:]
     num_inputs = int(np.prod(shape))
     if config.study == "hospital":
@@ -49,14 +79,16 @@ def make_task(config: Config, examples: Examples) -> Task:
                 f"Need two classes for --study=hospital, got {examples.num_classes}."
             )
         hidden = max(1, (PARAMETERS - 1) // (num_inputs + 2))
-        module: nn.Module = MLP((hidden, 1), nn.relu)
-        return classification(module, shape, losses.binary_cross_entropy)
+        module: nn.Module = MLP((hidden, 1), cells)
+        loss = losses.binary_cross_entropy
+        return classification(module, shape, loss, per_class=True)
     if config.network == "cnn":
         # 1,020,866 parameters on MNIST; the paper's 1,020,554 are of no known layout.
-        module = CNN((32, 64), (936,), examples.num_classes)
+        module = CNN((32, 64), (936,), examples.num_classes, activation=cells)
     else:
-        module = MLP((300, 100, examples.num_classes), nn.relu)
-    return classification(module, shape, losses.softmax_cross_entropy)
+        module = MLP((300, 100, examples.num_classes), cells)
+    loss = losses.softmax_cross_entropy
+    return classification(module, shape, loss, per_class=True)
 
 
 def factors_of(config: Config, scheme: str) -> Factors | None:
@@ -71,9 +103,16 @@ def factors_of(config: Config, scheme: str) -> Factors | None:
     }.get(scheme)
 
 
-def build_program(config: Config, scheme: str, task: Task) -> Program:
-    """A scheme, ready to run on any number of hosts."""
-    on_tests = before_and_after(task, agent_loop(config, task))
+def build_program(config: Config, scheme: str, task: Task, choices: Choices) -> Program:
+    """A scheme, ready to run on any number of hosts.
+
+    Args:
+      config: of the experiment.
+      scheme: its name.
+      task: what each host learns.
+      choices: of what a design varies.
+    """
+    on_tests = with_balance(before_and_after(task, agent_loop(config, task)))
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
         return dict(on_tests(models, data)) | {
@@ -81,11 +120,14 @@ def build_program(config: Config, scheme: str, task: Task) -> Program:
             "non_finite": non_finite(models.reported.params),
         }
 
-    return Program(_algorithm(config, scheme, task), evaluate)
+    return Program(_algorithm(config, scheme, task, choices), evaluate)
 
 
-def _algorithm(config: Config, scheme: str, task: Task) -> Algorithm:
-    learner = gradient_descent(task, optax.adam(rate(config, 1e-3)))
+def _algorithm(config: Config, scheme: str, task: Task, choices: Choices) -> Algorithm:
+    optimizer = optax.sgd(config.sgd_rate)
+    if choices.optimizer == "adam":
+        optimizer = optax.adam(rate(config, 1e-3))
+    learner = gradient_descent(task, optimizer)
     loop = agent_loop(config, task)
     options: dict[str, Any] = {"batch_size": config.batch_size, "agent_loop": loop}
     if scheme in FEDAVG_EPOCHS:
@@ -105,4 +147,11 @@ def _algorithm(config: Config, scheme: str, task: Task) -> Algorithm:
     factors, stop = factors_of(config, scheme), None
     if config.stop_after is not None and factors is not None:
         stop = GlobalStopping(config.stop_after)
-    return combined_rounds(task, local, factors, stop=stop, agent_loop=loop)
+    return combined_rounds(
+        task,
+        local,
+        factors,
+        stop=stop,
+        shared_init=choices.init == "shared",
+        agent_loop=loop,
+    )

@@ -15,7 +15,12 @@ from experiments.combination.data import (
     load_examples,
     pooled,
 )
-from experiments.combination.programs import build_program, factors_of, make_task
+from experiments.combination.programs import (
+    build_program,
+    choices_of,
+    factors_of,
+    make_task,
+)
 from experiments.combination.results import draw_factors, print_costs
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
@@ -34,15 +39,19 @@ def make_jobs(config: Config) -> list[Job]:
             "leave it out of --schemes, or leave out --num_processes."
         )
     examples = load_examples(config)
-    task = make_task(config, examples)
-    programs = {name: build_program(config, name, task) for name in config.schemes}
+    tasks = {name: make_task(config, examples, name) for name in config.activation}
+    programs = [
+        (scheme, own, build_program(config, scheme, tasks[choices.activation], choices))
+        for scheme in config.schemes
+        for own, choices in choices_of(config, scheme)
+    ]
     jobs = []
     for setting, make_data in _settings(config, examples):
-        for scheme, program in programs.items():
+        for scheme, own, program in programs:
             jobs += jobs_of_runs(
                 config,
                 scheme,
-                setting,
+                setting | own,
                 program,
                 partial(_pooled, make_data) if scheme == "centralized" else make_data,
                 facts=_facts(config, scheme, make_data(config.runs[0])),
@@ -96,5 +105,11 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=(*SUMMARY, "norm", "non_finite"),
+    summary=(
+        *SUMMARY,
+        "balanced_accuracy",
+        "worst_class_accuracy",
+        "norm",
+        "non_finite",
+    ),
 )

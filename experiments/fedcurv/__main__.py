@@ -3,8 +3,9 @@
     python -m experiments.fedcurv --flagfile=experiments/fedcurv/flags/quick.flags
 
 Study `points`: three machines, each with two of four groups of points in the plane, and
-one test with all four. Study `texts`: one task of SentEval per agent, texts as fixed
-vectors. A round is one communication.
+one test with all four; where groups lie is not printed, so there are four geometries.
+Study `texts`: one task of SentEval per agent, texts as fixed vectors. A round is one
+communication.
 """
 
 from experiments.engine import command

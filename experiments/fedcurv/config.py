@@ -12,7 +12,7 @@ from experiments.engine.fields import (
     numbers,
     switch,
 )
-from p2pjax.datasets.loaders import senteval
+from p2pjax.datasets.loaders import points, senteval
 from p2pjax.tasks import losses
 from p2pjax.training import curvature
 
@@ -21,8 +21,16 @@ LOSSES = {
     "cross_entropy": losses.softmax_cross_entropy,
 }
 CURVATURES = {"fisher": curvature.fisher, "hessian": curvature.hessian}
-WITHOUT_PENALTY = ("local_only", "fedavg", "fedper")
-PENALISED = ("fedcurv", "fedcurv_ring", "fedprox", "ditto")
+WITHOUT_PENALTY = ("local_only", "fedavg", "fedper", "scaffold", "majority")
+PENALISED = (
+    "fedcurv",
+    "fedcurv_hessian",
+    "fedcurv_ring",
+    "fedprox",
+    "ditto",
+    "ewc",
+    "mean_regularized",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +40,11 @@ class Config(Common):
     study: str = choice("points", ("points", "texts"), "What is learned.")
     methods: tuple[str, ...] = names(
         ("fedavg", "fedcurv"),
-        "What is compared. Of fedcurv_ring agents have neighbours on a ring and no "
-        "server, of fedper the last layer stays local.",
+        "What is compared. majority always says an agent's commonest label; "
+        "fedcurv_hessian takes the diagonal of the Hessian whatever --curvature says; "
+        "of fedcurv_ring agents have neighbours on a ring and no server, of fedper the "
+        "last layer stays local; ewc holds each client to its own last model, "
+        "mean_regularized has models of their own held to their mean.",
         among=(*WITHOUT_PENALTY, *PENALISED),
     )
     strengths: tuple[float, ...] = numbers(
@@ -54,6 +65,12 @@ class Config(Common):
     )
     tasks: tuple[str, ...] = names(
         senteval.TASKS, "Of SentEval.", among=senteval.TASKS, topic=DATA
+    )
+    geometry: tuple[str, ...] = names(
+        ("square",),
+        "Where the categories of points lie and who has them; several are all tried.",
+        among=list(points.GEOMETRIES),
+        topic=DATA,
     )
     train_size: int = integer(300, "Points of every machine.", at_least=1, topic=DATA)
     test_size: int = integer(400, "Points of the test.", at_least=1, topic=DATA)

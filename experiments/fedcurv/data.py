@@ -15,8 +15,15 @@ from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData, InputError
 
 
-def make_data(config: Config) -> Callable[[int], FederatedData]:
-    """The data of a run, a function of its number."""
+def make_data(
+    config: Config, geometry: str = "square"
+) -> Callable[[int], FederatedData]:
+    """The data of a run, a function of its number.
+
+    Args:
+      config: of the experiment.
+      geometry: of points.
+    """
     is_points = config.study == "points"
     if is_points and config.dataset not in (None, "points"):
         raise InputError(
@@ -24,13 +31,13 @@ def make_data(config: Config) -> Callable[[int], FederatedData]:
         )
     if not is_points and config.dataset == "points":
         raise InputError("Need --study=points for --dataset=points, got texts.")
-    return partial(_points, config) if is_points else _of_texts(config)
+    return partial(_points, config, geometry) if is_points else _of_texts(config)
 
 
-def _points(config: Config, run: int) -> FederatedData:
+def _points(config: Config, geometry: str, run: int) -> FederatedData:
     """Points drawn anew in every run."""
     rng = data_rng(config, run)
-    return points.world(rng, config.train_size, config.test_size)
+    return points.world(rng, config.train_size, config.test_size, geometry)
 
 
 def _of_texts(config: Config) -> Callable[[int], FederatedData]:

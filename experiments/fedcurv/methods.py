@@ -4,12 +4,14 @@ from typing import Any
 
 from experiments.engine.config import agent_loop
 from experiments.fedcurv.config import CURVATURES, Config
+from experiments.fedcurv.mean_regularized import mean_regularized
 from p2pjax.algorithms._ditto import ditto
 from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._fedcurv_neighbors import fedcurv_neighbors
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._scaffold import scaffold
 from p2pjax.engines.server import server_rounds
 from p2pjax.graphs import generators
 from p2pjax.tasks.task import Task
@@ -57,6 +59,9 @@ def make_algorithm(
         return server_rounds(task, learner, **served)
     if method == "fedcurv":
         return fedcurv(task, learner, penalty_weight=strength, **curved)
+    if method == "fedcurv_hessian":
+        curved["curvature"] = CURVATURES["hessian"](task)
+        return fedcurv(task, learner, penalty_weight=strength, **curved)
     if method == "fedcurv_ring":
         ring = generators.ring(num_agents)
         return fedcurv_neighbors(task, learner, ring, penalty_weight=strength, **curved)
@@ -64,5 +69,13 @@ def make_algorithm(
         return fedprox(task, learner, penalty_weight=strength, **served)
     if method == "ditto":  # whose own models are never averaged
         return ditto(task, learner, penalty_weight=strength, **options)
+    if method == "ewc":
+        return fedcurv(
+            task, learner, penalty_weight=strength, own_curvature=True, **curved
+        )
+    if method == "mean_regularized":
+        return mean_regularized(task, learner, penalty_weight=strength, **options)
+    if method == "scaffold":
+        return scaffold(task, learner, **served)
     assert method == "fedper", "the config knows no others"
     return fedper(task, learner, personal=HEAD, **served)

@@ -1,5 +1,6 @@
 """What `experiments.fedcurv` compares: methods and the strengths of their penalties."""
 
+import math
 from pathlib import Path
 
 import flax.linen as nn
@@ -8,13 +9,15 @@ import optax
 
 from experiments.analysis import figures
 from experiments.engine import fitting, reading
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
+from experiments.fedcurv import majority
 from experiments.fedcurv.config import LOSSES, WITHOUT_PENALTY, Config
 from experiments.fedcurv.data import make_data
 from experiments.fedcurv.methods import make_algorithm
 from p2pjax.datasets.loaders import points
+from p2pjax.evaluation.classes import with_balance
 from p2pjax.evaluation.models import parameter_norm
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.nn.mlp import MLP
@@ -27,13 +30,18 @@ from p2pjax.types import Array, FederatedData, Models, num_agents
 def make_task(config: Config) -> Task:
     """The network of every agent: one hidden layer."""
     is_points = config.study == "points"
-    num_inputs, num_classes = config.num_dims, 2
-    if is_points:
-        num_inputs, num_classes = 2, len(points.CENTERS)
+    shape, num_classes = _shapes(config)
     hidden = config.hidden or (16 if is_points else 64)
     loss = config.objective or ("squared_error" if is_points else "cross_entropy")
     module = MLP((hidden, num_classes), nn.relu)
-    return classification(module, (num_inputs,), LOSSES[loss])
+    return classification(module, shape, LOSSES[loss], per_class=True)
+
+
+def _shapes(config: Config) -> tuple[tuple[int, ...], int]:
+    """Of an example, and the number of classes."""
+    if config.study == "points":
+        return (2,), len(points.CENTERS)
+    return (config.num_dims,), 2
 
 
 def with_strengths(config: Config) -> list[tuple[str, float]]:
@@ -47,7 +55,7 @@ def with_strengths(config: Config) -> list[tuple[str, float]]:
 
 def evaluation(config: Config, task: Task) -> Evaluate:
     """Scores of every agent on its own test set, and the size of the models."""
-    on_tests = before_and_after(task, agent_loop(config, task))
+    on_tests = with_balance(before_and_after(task, agent_loop(config, task)))
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
         norm = parameter_norm(models.reported.params)
@@ -68,27 +76,49 @@ def make_jobs(config: Config) -> list[Job]:
         examples=inputs * (config.train_size + config.test_size),
         batch=inputs * config.batch_size,
     )
-    data = kept(config, make_data(config))
+    geometries = config.geometry if config.study == "points" else ("",)
+    data = {name: kept(config, make_data(config, name)) for name in geometries}
     learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
-    size = num_agents(data(config.runs[0]))
+    size = num_agents(data[geometries[0]](config.runs[0]))
     evaluate = evaluation(config, task)
-    jobs = []
-    for method, strength in with_strengths(config):
-        algorithm = make_algorithm(config, method, strength, task, learner, size)
-        program = Program(algorithm, evaluate)
-        jobs += jobs_of_runs(config, method, {"strength": strength}, program, data)
-    return jobs
+    programs = [
+        (
+            method,
+            strength,
+            majority.program(config, *_shapes(config))
+            if method == "majority"
+            else Program(
+                make_algorithm(config, method, strength, task, learner, size), evaluate
+            ),
+        )
+        for method, strength in with_strengths(config)
+    ]
+    return [
+        job
+        for name in geometries
+        for method, strength, program in programs
+        for job in jobs_of_runs(
+            config,
+            method,
+            {"strength": strength} | ({"geometry": name} if geometries[1:] else {}),
+            program,
+            data[name],
+        )
+    ]
 
 
 def print_agents(folder: Path) -> None:
-    """Final accuracy of every agent: median over runs."""
+    """Final accuracy of every agent, and balanced accuracy: medians over runs."""
     finals: dict[str, dict[int, list[float]]] = {}
     for row in reading.rows(folder):  # later rows replace earlier ones
         name = f"{row['scheme']} {row['setting']['strength']:g}"
-        finals.setdefault(name, {})[row["run"]] = row["agent_accuracy"]
+        name = " ".join([name, *map(str, list(row["setting"].values())[1:])])
+        balanced = row.get("balanced_accuracy", math.nan)
+        finals.setdefault(name, {})[row["run"]] = [*row["agent_accuracy"], balanced]
     for name, runs in finals.items():
-        medians = np.median(list(runs.values()), axis=0)
-        print(f"{name:<20} by agent:", *(f"{value:.4f}" for value in medians))
+        *medians, balanced = np.median(np.asarray(list(runs.values()), float), axis=0)
+        agents = " ".join(f"{value:.4f}" for value in medians)
+        print(f"{name:<20} by agent: {agents}  balanced {balanced:.4f}")
 
 
 def report(config: Config, folder: Path) -> None:
@@ -99,4 +129,10 @@ def report(config: Config, folder: Path) -> None:
     print_agents(folder)
 
 
-EXPERIMENT = Experiment("fedcurv", Config, make_jobs, report)
+EXPERIMENT = Experiment(
+    "fedcurv",
+    Config,
+    make_jobs,
+    report,
+    summary=(*SUMMARY, "balanced_accuracy", "worst_class_accuracy"),
+)

@@ -27,6 +27,16 @@ MEANS = {
     "after averaging": "accuracy_after",
     "majority label": "majority",
     "examples": "examples",
+    "balanced": "balanced_accuracy",
+    "worst class": "worst_class_accuracy",
+    "server deviation": "server_stddev",
+    "from its 5%": "server_stddev_low",
+    "to its 95%": "server_stddev_high",
+    "gate": "gate",
+    "KL of server": "server_divergence",
+    "KL of client": "client_divergence",
+    "KL to cavity": "cavity_divergence",
+    "factor precision": "factor_precision",
 }
 
 

@@ -318,7 +318,9 @@ def results_table(folders: Sequence[Folder]) -> str:
         "the last round. From best to gini and in cluster, medians over runs. Scores "
         "before and after averaging, the share of the most frequent training label in "
         "the agents' tests, examples learned from by an agent, gains over learning "
-        "alone and the share of agents that lose by taking part are means.",
+        "alone and the share of agents that lose by taking part are means, and so are "
+        "accuracies balanced over classes, and of posteriors of weights their "
+        "deviations, gates, divergences and the precision that a client's factor adds.",
         _columns([*_RESULTS, *known], folders),
         rows,
     )

@@ -11,14 +11,19 @@ from experiments.engine.fields import (
     integer,
     names,
     number,
+    numbers,
     switch,
 )
 from experiments.engine.layouts import network_field
 from experiments.virtual.paper import DATASETS
 from p2pjax.algorithms._virtual import ONCE, PAPER, RELEASE
+from p2pjax.nn.cavity import LARGEST_START
+from p2pjax.nn.variational import GATES
 from p2pjax.tasks import bayesian
 
 METHODS = ("global", "local", "fedavg", "virtual", "virtual_sync")
+CONTROLS = ("local_columns", "frozen_server")
+RELATIVES = ("fedprox", "fedper", "ditto")
 PRIOR_MODES = {
     "once": ONCE,
     "paper": PAPER,
@@ -57,8 +62,10 @@ class Config(Common):
     )
     methods: tuple[str, ...] = names(
         METHODS,
-        "Methods; virtual takes clients in turn, virtual_sync all at once.",
-        among=METHODS,
+        "Methods; virtual takes clients in turn, virtual_sync all at once. Controls: "
+        "local_columns has both columns for each client alone, frozen_server a server "
+        "that stays as it was drawn.",
+        among=(*METHODS, *CONTROLS, *RELATIVES),
     )
     network: str | None = network_field(
         None,
@@ -73,11 +80,40 @@ class Config(Common):
         list(OBJECTIVES),
         "Mean loss of the draws, or loss of their mean probability.",
     )
-    prior_mode: str = choice(
-        "once",
-        list(PRIOR_MODES),
+    prior_mode: tuple[str, ...] = names(
+        ("once",),
         "How the prior of the shared weights is counted: once, in every factor as the "
-        "paper prints it, or as in the authors' code.",
+        "paper prints it, or as in the authors' code. As of all that follow in this "
+        "list, several are a factor of a design.",
+        among=list(PRIOR_MODES),
+    )
+    prior_stddev: tuple[float, ...] = numbers(
+        (1.0,), "Deviation of the prior of all weights.", above=0
+    )
+    initial_stddev: tuple[float, ...] = numbers(
+        (bayesian.INITIAL_STDDEV,), "Deviation of all weights at the start.", above=0
+    )
+    divergence_weight: tuple[float, ...] = numbers(
+        (1.0,), "Weight of the divergences in the free energy.", above=0
+    )
+    deviation_rate: tuple[float, ...] = numbers(
+        (1.0,), "Steps of deviations, relative to those of means.", above=0
+    )
+    gate: tuple[float, ...] = numbers(
+        (GATES[1],),
+        "Gates of what clients read of the server start between 0 and this.",
+        at_least=0,
+    )
+    largest_start: tuple[float, ...] = numbers(
+        (LARGEST_START,),
+        "Largest deviation, relative to that of the other clients' product, with which "
+        "a refinement begins; below 1.",
+        above=0,
+    )
+    order: tuple[str, ...] = names(
+        ("fixed",),
+        "Order of clients in a pass: fixed, or random in each pass.",
+        among=("fixed", "random"),
     )
     damping: float | None = number(
         None,
@@ -112,17 +148,24 @@ class Config(Common):
         topic=TRAINING,
     )
     fedavg_rate: float = number(
-        0.1, "Learning rate of FedAvg.", above=0, topic=TRAINING
+        0.1,
+        "Learning rate of FedAvg, FedProx, FedPer and Ditto.",
+        above=0,
+        topic=TRAINING,
+    )
+    penalty: float = number(
+        0.1, "Weight of the penalty of FedProx and Ditto.", at_least=0, topic=TRAINING
     )
     fedavg_share: float = number(
         0.2,
-        "Of the clients, those in a round of FedAvg.",
+        "Of the clients, those in a round of FedAvg and its relatives.",
         above=0,
         at_most=1,
         topic=TRAINING,
     )
     score_before: bool = switch(
         True,
-        "Also score the models of FedAvg before they are averaged.",
+        "Also score the models of FedAvg before they are averaged, and clients of "
+        "VIRTUAL as they were right after their last refinement.",
         topic=TRAINING,
     )

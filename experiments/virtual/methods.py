@@ -2,18 +2,25 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
+import jax
 import optax
 
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Program
 from experiments.virtual.config import OBJECTIVES, PRIOR_MODES, Config
+from experiments.virtual.design import Choices
 from p2pjax.algorithms._central import central
+from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._fedper import fedper
+from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
 from p2pjax.algorithms._virtual import virtual
 from p2pjax.engines.repetition import repeat_rounds
 from p2pjax.engines.server import server_rounds
-from p2pjax.evaluation.test_sets import before_and_after
+from p2pjax.evaluation import posteriors
+from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.nn import gaussian
 from p2pjax.nn.variational import Columns, VariationalMLP
 from p2pjax.tasks import bayesian
@@ -21,15 +28,37 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import free_energy
 from p2pjax.training.learner import Learner, gradient_descent
 from p2pjax.training.local_updates import epochs
-from p2pjax.types import Algorithm, Array, InputError, Layout, PyTree
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    Batch,
+    FederatedData,
+    InputError,
+    Key,
+    Layout,
+    Models,
+    PyTree,
+    Variables,
+)
 
 Shape = tuple[int, ...]  # of an example
+Observe = Callable[[PyTree], dict[str, Array]]  # of free coordinates, leaves [N, ...]
 
 
 def classification(
-    config: Config, module: Columns | VariationalMLP, shape: Shape
+    config: Config,
+    module: Columns | VariationalMLP,
+    shape: Shape,
+    initial_stddev: float = bayesian.INITIAL_STDDEV,
 ) -> Task:
-    """The task of Bayesian networks."""
+    """The task of Bayesian networks.
+
+    Args:
+      config: of the experiment.
+      module: the network.
+      shape: of an example.
+      initial_stddev: of all weights.
+    """
     return bayesian.variational_classification(
         module,
         shape,
@@ -38,78 +67,145 @@ def classification(
         flipout=config.flipout,
         dropout=config.dropout,
         objective=OBJECTIVES[config.objective],
+        initial_stddev=initial_stddev,
     )
 
 
-def _bayesian(config: Config, layers: Layout, shape: Shape) -> tuple[Task, Learner]:
-    """One network that minimises the free energy under a standard normal prior."""
+class _Bayesian(NamedTuple):
+    """One network that minimises its free energy."""
+
+    task: Task  # in free coordinates
+    learner: Learner
+    observed: Observe
+
+
+def _bayesian(
+    config: Config, choices: Choices, module: Columns | VariationalMLP, shape: Shape
+) -> _Bayesian:
     coordinates = gaussian.SOFTPLUS
     task = bayesian.in_coordinates(
-        classification(config, VariationalMLP(layers), shape), coordinates
+        classification(config, module, shape, choices.initial_stddev), coordinates
     )
 
     def divergence(free: PyTree) -> Array:
         posterior = coordinates.gaussian(free)
-        prior = gaussian.centered(1.0, posterior.mean)
-        return gaussian.kl_divergence(posterior, prior)
+        prior = gaussian.centered(choices.prior_stddev, posterior.mean)
+        return choices.divergence_weight * gaussian.kl_divergence(posterior, prior)
 
-    return task, free_energy.free_energy_descent(task, _adam(config), divergence)
+    def observed(free: PyTree) -> dict[str, Array]:
+        has_columns = isinstance(module, Columns)
+        of_kind = posteriors.of_columns if has_columns else posteriors.of_private
+        return of_kind(coordinates.gaussian(free), choices.prior_stddev)
+
+    optimizer = _adam(config, choices)
+    learner = free_energy.free_energy_descent(task, optimizer, divergence)
+    return _Bayesian(task, learner, observed)
 
 
-def _global(config: Config, layers: Layout, shape: Shape) -> Program:
+def _global(config: Config, layers: Layout, shape: Shape, choices: Choices) -> Program:
     """As many passes over the data of all clients as a client's refinement."""
-    task, learner = _bayesian(config, layers, shape)
-    algorithm = central(task, learner, batch_size=config.batch_size)
-    return _program(config, repeat_rounds(algorithm, config.epochs), task)
+    made = _bayesian(config, choices, VariationalMLP(layers), shape)
+    algorithm = central(made.task, made.learner, batch_size=config.batch_size)
+    algorithm = repeat_rounds(algorithm, config.epochs)
+    return _program(config, algorithm, made.task, made.observed)
 
 
-def _local(config: Config, layers: Layout, shape: Shape) -> Program:
-    task, learner = _bayesian(config, layers, shape)
+def _local(config: Config, layers: Layout, shape: Shape, choices: Choices) -> Program:
+    return _alone(config, _bayesian(config, choices, VariationalMLP(layers), shape))
+
+
+def _local_columns(
+    config: Config, layers: Layout, shape: Shape, choices: Choices
+) -> Program:
+    """VIRTUAL's network for each client alone: both columns are private."""
+    module = _columns(config, layers, choices)
+    return _alone(config, _bayesian(config, choices, module, shape))
+
+
+def _frozen_server(
+    config: Config, layers: Layout, shape: Shape, choices: Choices
+) -> Program:
+    """Clients that read a server which stays as it was drawn, the same for all."""
+    made = _bayesian(config, choices, _columns(config, layers, choices), shape)
+
+    def step(
+        key: Key, variables: Variables, opt_state: PyTree, batch: Batch, context: Any
+    ) -> tuple[Variables, PyTree, Array]:
+        new, opt_state, loss = made.learner.step(
+            key, variables, opt_state, batch, context
+        )
+        params = jax.tree.map(
+            lambda now, before: {**now, "server": before["server"]},
+            new.params,
+            variables.params,
+            is_leaf=lambda part: isinstance(part, dict),
+        )
+        return new._replace(params=params), opt_state, loss
+
+    return _alone(config, made._replace(learner=made.learner._replace(step=step)))
+
+
+def _alone(config: Config, made: _Bayesian) -> Program:
     algorithm = local_only(
-        task,
-        learner,
+        made.task,
+        made.learner,
         batch_size=config.batch_size,
-        agent_loop=agent_loop(config, task),
+        agent_loop=agent_loop(config, made.task),
     )
-    return _program(config, repeat_rounds(algorithm, config.epochs), task)
+    algorithm = repeat_rounds(algorithm, config.epochs)
+    return _program(config, algorithm, made.task, made.observed)
 
 
-def _fedavg(config: Config, layers: Layout, shape: Shape) -> Program:
+def _served(
+    method: Callable[..., Algorithm],
+    config: Config,
+    layers: Layout,
+    shape: Shape,
+    choices: Choices,
+) -> Program:
     """An ordinary network, trained by SGD; clients take as many passes on average."""
+    del choices
     num_clients = max(1, round(config.fedavg_share * config.num_agents))
     task = bayesian.variational_classification(
         VariationalMLP(layers), shape, num_samples=1, dropout=config.dropout
     )
     task = bayesian.in_coordinates(task, gaussian.POINT)
-    algorithm = server_rounds(
-        task,
-        gradient_descent(task, optax.sgd(config.fedavg_rate)),
-        batch_size=config.batch_size,
-        num_clients=num_clients,
-        score_before=config.score_before,
-        agent_loop=agent_loop(config, task),
-    )
+    options: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "num_clients": num_clients,
+        "agent_loop": agent_loop(config, task),
+    }
+    if method is not ditto:  # whose own models are never averaged
+        options["score_before"] = config.score_before
+    if method in (fedprox, ditto):
+        options["penalty_weight"] = config.penalty
+    if method is fedper:
+        options["personal"] = (f"params/layer_{len(layers)}/.*",)
+    learner = gradient_descent(task, optax.sgd(config.fedavg_rate))
     rounds = max(1, round(config.epochs * config.num_agents / num_clients))
-    return _program(config, repeat_rounds(algorithm, rounds), task)
+    return _program(
+        config, repeat_rounds(method(task, learner, **options), rounds), task
+    )
 
 
 def _virtual(
-    synchronous: bool, config: Config, layers: Layout, shape: Shape
+    synchronous: bool, config: Config, layers: Layout, shape: Shape, choices: Choices
 ) -> Program:
-    if len(layers) < 2:
-        raise InputError(
-            f"Need a network with a hidden layer for clients to read, got "
-            f"{config.network}."
-        )
-    task = classification(config, Columns(layers, config.same_depth), shape)
+    module = _columns(config, layers, choices)
+    task = classification(config, module, shape, choices.initial_stddev)
     algorithm = virtual(
         task,
-        _adam(config),
+        _adam(config, choices),
         batch_size=config.batch_size,
         local_updates=epochs(config.epochs),
         synchronous=synchronous,
         damping=config.damping,
-        prior_mode=PRIOR_MODES[config.prior_mode],
+        prior_mode=PRIOR_MODES[choices.prior_mode],
+        prior_stddev=choices.prior_stddev,
+        divergence_weight=choices.divergence_weight,
+        largest_start=choices.largest_start,
+        shuffled=choices.order == "random",
+        score_before=config.score_before,
         agent_loop=agent_loop(config, task),
     )
     if not synchronous:
@@ -117,18 +213,42 @@ def _virtual(
     return _program(config, algorithm, task)
 
 
-def _program(config: Config, algorithm: Algorithm, task: Task) -> Program:
-    return Program(algorithm, before_and_after(task, agent_loop(config, task)))
+def _columns(config: Config, layers: Layout, choices: Choices) -> Columns:
+    if len(layers) < 2:
+        raise InputError(
+            f"Need a network with a hidden layer for clients to read, got "
+            f"{config.network}."
+        )
+    return Columns(layers, config.same_depth, (0.0, choices.gate))
 
 
-def _adam(config: Config) -> optax.GradientTransformation:
-    return optax.adam(rate(config, 1e-3))
+def _program(
+    config: Config, algorithm: Algorithm, task: Task, observe: Observe | None = None
+) -> Program:
+    on_tests: Evaluate = before_and_after(task, agent_loop(config, task))
+    if observe is None:
+        return Program(algorithm, on_tests)
+
+    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
+        return {**on_tests(models, data), **observe(models.reported.params)}
+
+    return Program(algorithm, evaluate)
 
 
-PROGRAMS: dict[str, Callable[[Config, Layout, Shape], Program]] = {
+def _adam(config: Config, choices: Choices) -> optax.GradientTransformation:
+    adam = optax.adam(rate(config, 1e-3))
+    return free_energy.with_deviation_rate(adam, choices.deviation_rate)
+
+
+PROGRAMS: dict[str, Callable[[Config, Layout, Shape, Choices], Program]] = {
     "global": _global,
     "local": _local,
-    "fedavg": _fedavg,
+    "local_columns": _local_columns,
+    "frozen_server": _frozen_server,
+    "fedavg": partial(_served, server_rounds),
+    "fedprox": partial(_served, fedprox),
+    "fedper": partial(_served, fedper),
+    "ditto": partial(_served, ditto),
     "virtual": partial(_virtual, False),
     "virtual_sync": partial(_virtual, True),
 }

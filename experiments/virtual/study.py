@@ -6,12 +6,18 @@ from pathlib import Path
 
 from experiments.analysis import figures
 from experiments.engine import fitting, reading
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
 from experiments.virtual.config import Config
 from experiments.virtual.data import load_examples, make_data
+from experiments.virtual.design import choices_of
 from experiments.virtual.methods import PROGRAMS, Shape, classification
-from experiments.virtual.paper import DATASETS
+from experiments.virtual.results import (
+    OBSERVED,
+    print_observed,
+    print_table,
+    with_settings,
+)
 from p2pjax.nn.variational import VariationalMLP
 from p2pjax.partial import schemes
 from p2pjax.tasks.task import check_labels
@@ -53,38 +59,30 @@ def make_jobs(config: Config) -> list[Job]:
     layers = network_layout(config, shape, examples.num_classes)[1:]
     check_labels(examples.y, layers[-1])
     data = kept(config, partial(make_data, config, examples))
-    setting = {"study": config.study}
+    own = {"study": config.study}
     return [
         job
         for name in config.methods
+        for setting, choices in choices_of(config, name)
         for job in jobs_of_runs(
-            config, name, setting, PROGRAMS[name](config, layers, shape), data
+            config,
+            name,
+            own | setting,
+            PROGRAMS[name](config, layers, shape, choices),
+            data,
         )
     ]
 
 
 def report(config: Config, folder: Path) -> None:
     """Accuracy over time, and tables for a person."""
-    figures.accuracy_by_round(folder, "refinements of every client")
+    rows = with_settings(reading.rows(folder, ("accuracy",)))
+    figures.accuracy_by_round(folder, "refinements of every client", rows)
     figures.print_summary(folder)
     print_table(config, folder)
+    print_observed(folder)
 
 
-def print_table(config: Config, folder: Path) -> None:
-    """Mean accuracy and stddev over runs.
-
-    On the paper's own data, those of its Table 2 are beside them; on a stand-in or on
-    data of one's own they would not mean anything.
-    """
-    is_papers = config.dataset == "public"
-    printed = DATASETS[config.study].printed if is_papers else {}
-    heading = f"{'method':<14} {'accuracy, mean (std)':<22}"
-    print(f"{heading} paper" if is_papers else heading.rstrip())
-    for row in reading.summary_rows(folder, "accuracy", ("mean", "std")):
-        own = f"{row['mean']:.4f} ({row['std']:.4f})"
-        paper = printed.get(row["scheme"])
-        shown = "" if paper is None else f"{paper[0]:.4f} ({paper[1]:.4f})"
-        print(f"{row['scheme']:<14} {own:<22} {shown}".rstrip())
-
-
-EXPERIMENT = Experiment("virtual", Config, make_jobs, report)
+EXPERIMENT = Experiment(
+    "virtual", Config, make_jobs, report, summary=(*SUMMARY, "steps", *OBSERVED)
+)

@@ -25,6 +25,7 @@ def combination(
     factors: Factors | None = sums.mean,
     local_updates: LocalUpdates = epochs(1),
     global_stopping: GlobalStopping | None = None,
+    shared_init: bool = True,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Local epochs of each host, then a sum of all models (Ioste, Finger).
@@ -37,6 +38,8 @@ def combination(
         `factors.additive()` or `factors.exponential()`; None never combines.
       local_updates: of each host in a round, `epochs(e)`.
       global_stopping: when the coordinator stops, by held-out loss; None goes on.
+      shared_init: whether all hosts start from the same weights, as those of a mean
+        must to be near each other.
       agent_loop: see `agent_loop.map_agents`.
 
     Example:
@@ -62,5 +65,10 @@ def combination(
         agent_loop=agent_loop,
     )
     return combined_rounds(
-        task, training, factors, stop=global_stopping, agent_loop=agent_loop
+        task,
+        training,
+        factors,
+        stop=global_stopping,
+        shared_init=shared_init,
+        agent_loop=agent_loop,
     )

@@ -24,6 +24,7 @@ def complete_training(
     factors: Factors | None = sums.mean,
     local_stopping: LocalStopping = LocalStopping(),
     global_stopping: GlobalStopping | None = None,
+    shared_init: bool = True,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Local training until the held-out loss stops falling, then a sum of all models.
@@ -40,6 +41,8 @@ def complete_training(
         `factors.additive()` or `factors.exponential()`; None never combines.
       local_stopping: when a host has learned what it can.
       global_stopping: when the coordinator stops, by held-out loss; None goes on.
+      shared_init: whether all hosts start from the same weights, as those of a mean
+        must to be near each other.
       agent_loop: see `agent_loop.map_agents`.
 
     Example:
@@ -57,5 +60,10 @@ def complete_training(
         task, learner, local_stopping, batch_size=batch_size, agent_loop=agent_loop
     )
     return combined_rounds(
-        task, training, factors, stop=global_stopping, agent_loop=agent_loop
+        task,
+        training,
+        factors,
+        stop=global_stopping,
+        shared_init=shared_init,
+        agent_loop=agent_loop,
     )

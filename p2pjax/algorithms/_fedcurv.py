@@ -59,6 +59,7 @@ def fedcurv(
     curvature: Curvature | None = None,
     num_clients: int | None = None,
     local_updates: LocalUpdates = epochs(1),
+    own_curvature: bool = False,
     report_trained: bool = False,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
@@ -80,6 +81,10 @@ def fedcurv(
       num_clients: agents chosen in a round, uniformly and without replacement; None
         for all.
       local_updates: of a chosen client, `epochs(e)` or `steps(k)`.
+      own_curvature: each client is held to its own last model by its own curvature,
+        as tasks in a row are by elastic weight consolidation (Kirkpatrick et al. 2017,
+        https://arxiv.org/abs/1612.00796), and not to those of the others; curvature is
+        then not sent.
       report_trained: report the clients' own models, not the mean.
       local_patterns: leaves that are not sent, see `exchange.shared`; they are not
         penalised.
@@ -100,6 +105,7 @@ def fedcurv(
     check_channel(channel, "FedCurv")
     local = shared.local_paths(task, local_patterns)
     learner = as_learner(task, optimizer)
+    sends_curvature = bool(penalty_weight) and not own_curvature
     train = penalised_training(
         learner,
         fisher(task) if curvature is None else curvature,
@@ -122,7 +128,8 @@ def fedcurv(
         exchange = make_exchange(plan, channel)
         trains, counts = participants(exchange, key, t, is_chosen)
         before = state
-        state, loss, work = train(key, t, trains, state, data, mixing.sum_of_others)
+        held_to = _itself if own_curvature else mixing.sum_of_others
+        state, loss, work = train(key, t, trains, state, data, held_to)
         trained = shared.shared_leaves(state.variables)
         weight = jnp.where(counts, data.train.size, 0).astype(jnp.float32)
         state = communicate(
@@ -132,15 +139,15 @@ def fedcurv(
             kept = where_shared(plan, shared.shared_leaves(before.variables), trained)
             mean = shared.shared_leaves(state.variables)
             mean = where(weight.sum() > 0, mean, kept)
-            keep = jax.vmap(where)
+            keep, known = jax.vmap(where), trains if own_curvature else counts
             state = FedCurvState(
                 shared.with_shared_leaves(state.variables, mean),
                 state.opt_state,
-                keep(counts, state.sent, before.sent),
-                keep(counts, state.curvature, before.curvature),
-                keep(counts, state.received, before.received),
+                keep(known, state.sent, before.sent),
+                keep(known, state.curvature, before.curvature),
+                keep(known, state.received, before.received),
             )
-        parts_up, parts_down = (2, 3) if penalty_weight else (1, 1)
+        parts_up, parts_down = (2, 3) if sends_curvature else (1, 1)
         size = message_size(plan)
         info = server_info(
             loss, is_chosen, parts_up * size, parts_down * size, work.examples, trains
@@ -149,11 +156,18 @@ def fedcurv(
 
     return assemble(
         task,
-        initial_state(task, learner, penalty_weight, local, channel),
+        initial_state(
+            task, learner, penalty_weight if sends_curvature else 0.0, local, channel
+        ),
         plan_fn,
         round_fn,
         trained_and_averaged(report_trained),
         round_is=f"{local_updates.described} of each chosen client, then the server's "
-        "mean and sums of curvatures",
+        + ("mean" if own_curvature else "mean and sums of curvatures"),
         agent_loop=agent_loop,
     )
+
+
+def _itself(block: Array) -> Array:
+    """No other agent's columns: a client's own."""
+    return block

@@ -19,9 +19,11 @@ import numpy as np
 import optax
 
 from p2pjax.engines.assembly import assemble
+from p2pjax.evaluation import posteriors
 from p2pjax.exchange import mixing, owner_classes
 from p2pjax.exchange.pipeline import Exchange, make_exchange, send
 from p2pjax.nn import gaussian
+from p2pjax.nn.cavity import LARGEST_START, factor_of, narrower
 from p2pjax.nn.gaussian import Coordinates, Gaussian, Natural
 from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task
@@ -43,17 +45,6 @@ from p2pjax.types import (
     Variables,
     num_agents,
 )
-
-FLAT = 1e-8  # precision of a cavity in which no client has said anything yet
-
-
-LARGEST_START = 0.95  # of a deviation relative to its cavity's, where refining begins
-
-
-LARGEST_LOGIT = 30.0  # of relative deviations, so that none becomes 0
-
-
-SHARPEST = 1e12  # precision of a factor, so that products stay finite
 
 
 class PriorMode(NamedTuple):
@@ -79,6 +70,9 @@ class VirtualState(NamedTuple):
     factors: Natural  # leaves [N, ...]
     clients: Gaussian  # leaves [N, ...]; never leave their agent
     server: Gaussian  # leaves [1, ...]: random before the first round, then the product
+    # [N, ...] posteriors of the shared weights as clients had them right after their
+    # last refinement; () if they are not scored
+    refined: Gaussian | tuple[()] = ()
 
 
 def virtual(
@@ -91,6 +85,10 @@ def virtual(
     damping: float | None = None,
     prior_mode: PriorMode = ONCE,
     prior_stddev: float = 1.0,
+    divergence_weight: float = 1.0,
+    largest_start: float = LARGEST_START,
+    shuffled: bool = False,
+    score_before: bool = False,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Variational federated multi-task learning (Corinzia, Buhmann 2019).
@@ -102,7 +100,8 @@ def virtual(
     Each refined client receives one message and sends one, of two numbers per shared
     weight. With `agent_loop` VMAP the clients that wait take as long as the one that
     is refined. The training loss, which is the free energy per example, of those that
-    wait is the mean of the others.
+    wait is the mean of the others. Beside the scores an evaluation tells what
+    `evaluation.posteriors` knows of the posteriors: whether data have informed them.
 
     Args:
       task: with `Variables.params` a Gaussian whose trees have two parts, `server`
@@ -115,6 +114,12 @@ def virtual(
         for one client at a time, and 1 / N for all at once.
       prior_mode: `ONCE`, `PAPER` or `RELEASE`.
       prior_stddev: of shared and private weights, around 0.
+      divergence_weight: of both divergences in what a client minimises; 1 is Bayes'
+        rule, less trusts the data as if there were more of them.
+      largest_start: see `cavity.narrower`.
+      shuffled: clients come in another order in each pass, not in that of the agents.
+      score_before: also score clients as they were right after their last refinement,
+        before the others changed the product.
       agent_loop: see `agent_loop.map_agents`.
 
     Example:
@@ -130,6 +135,10 @@ def virtual(
         raise InputError(f"Need a damping above 0 and at most 1, got {damping}.")
     if not 0 < prior_stddev < float("inf"):
         raise InputError(f"Need a positive prior_stddev, got {prior_stddev}.")
+    if not 0 < divergence_weight < float("inf"):
+        raise InputError(f"Need a positive divergence_weight, got {divergence_weight}.")
+    if not 0 < largest_start < 1:
+        raise InputError(f"Need a largest_start between 0 and 1, got {largest_start}.")
 
     def init_fn(key: Key, data: FederatedData) -> VirtualState:
         size = num_agents(data)
@@ -143,17 +152,30 @@ def virtual(
         prior = gaussian.natural(gaussian.centered(prior_stddev, server.mean))
         share = 1 / (size - 1) if prior_mode.in_factors else 0.0
         server = jax.tree.map(lambda leaf: leaf[:1], server)
-        return VirtualState(gaussian.power(prior, share), clients, server)
+        refined = jax.tree.map(jnp.copy, _rows(server, size)) if score_before else ()
+        return VirtualState(gaussian.power(prior, share), clients, server, refined)
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> np.ndarray:
         """Who is refined, `[R, N]`."""
-        del rng
         size = num_agents(data)
         if synchronous:
             return np.ones((num_rounds, size), bool)
-        return np.arange(num_rounds)[:, None] % size == np.arange(size)
+        turns = np.arange(num_rounds) % size
+        if shuffled:
+            passes = [rng.permutation(size) for _ in range(-(-num_rounds // size))]
+            turns = np.concatenate([[0], *passes])[1 : num_rounds + 1]
+        return turns[:, None] == np.arange(size)
+
+    def cavities(state: VirtualState, size: int) -> tuple[Natural, Natural]:
+        """Of each client, `[N, ...]`, and what its posterior is held to."""
+        prior = gaussian.centered(prior_stddev, state.server.mean)  # [1, ...]
+        cavity = _sum_of_factors(state.factors, 1 - jnp.eye(size))
+        if prior_mode.in_product:
+            cavity = _times(cavity, prior)
+        in_target = prior_mode.in_target and not prior_mode.in_product
+        return cavity, _times(cavity, prior) if in_target else cavity
 
     def round_fn(
         key: Key, t: Array, is_refined: Array, state: VirtualState, data: FederatedData
@@ -161,24 +183,21 @@ def virtual(
         size = num_agents(data)
         step = damping or (1 / size if synchronous else 1.0)
         prior = gaussian.centered(prior_stddev, state.server.mean)  # [1, ...]
-        cavity = _sum_of_factors(state.factors, 1 - jnp.eye(size))
-        if prior_mode.in_product:
-            cavity = _times(cavity, prior)
-        in_target = prior_mode.in_target and not prior_mode.in_product
-        target = _times(cavity, prior) if in_target else cavity
+        cavity, target = cavities(state, size)
         sampler = samplers.shuffled_epochs(batch_size, max_size(data))
 
         def one_agent(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Array]:
-            old_factor, old_client = carry
+            old_factor, old_client, _ = carry
             key, own, is_refined, server, cavity, target = inputs
             examples, num_examples, order_seed = own
-            coordinates = _two_parts(cavity)
+            coordinates = _two_parts(cavity, largest_start)
             target = gaussian.moments(target)
             learner = free_energy.free_energy_descent(
                 bayesian.in_coordinates(task, coordinates),
                 optimizer,
-                lambda free: _divergence(
-                    coordinates.gaussian(free), target, prior_stddev
+                lambda free: (
+                    divergence_weight
+                    * _divergence(coordinates.gaussian(free), target, prior_stddev)
                 ),
             )
             free = coordinates.free(_joined(server, old_client))
@@ -196,25 +215,17 @@ def virtual(
                 jnp.where(is_refined, num_steps, 0),
             )
             free_server, _ = variables.params
-            factor = gaussian.damped(old_factor, _factor(free_server, cavity), step)
-            _, client = _parts(coordinates.gaussian(variables.params))
-            kept = (old_factor, old_client)
-            return _where(is_refined, (factor, client), kept), loss
+            factor = factor_of(free_server, cavity)
+            factor = gaussian.damped(old_factor, factor, step)
+            refined, client = _parts(coordinates.gaussian(variables.params))
+            new = (factor, client, refined if score_before else ())
+            return _where(is_refined, new, carry), loss
 
         keys = jax.random.split(key, size)
-        rows = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), state.server
-        )
-        (factors, clients), loss = map_agents(one_agent, agent_loop)(
-            (state.factors, state.clients),
-            (
-                keys,
-                data.train,
-                is_refined,
-                rows,
-                cavity,
-                target,
-            ),
+        rows = _rows(state.server, size)
+        (factors, clients, refined), loss = map_agents(one_agent, agent_loop)(
+            (state.factors, state.clients, state.refined),
+            (keys, data.train, is_refined, rows, cavity, target),
         )
         exchange = _exchange(factors)
         if exchange.changes_messages:  # the server has factors as they reach it
@@ -224,8 +235,8 @@ def virtual(
         everything = jax.tree.map(lambda leaf: leaf[:1], everything)
         if prior_mode.in_product:
             everything = _times(everything, prior)
-        refined = is_refined.astype(jnp.float32)
-        mean_loss = (loss * refined).sum() / refined.sum()
+        counts = is_refined.astype(jnp.float32)
+        mean_loss = (loss * counts).sum() / counts.sum()
         num_steps = steps_of(local_updates, data.train.size, batch_size)
         examples = examples_between(
             jnp.zeros_like(num_steps), num_steps, data.train.size, batch_size
@@ -233,22 +244,28 @@ def virtual(
         num_shared = sum(leaf[0].size for leaf in jax.tree.leaves(prior.mean))
         info = Info(
             jnp.where(is_refined, loss, mean_loss),
-            refined,
-            refined,
-            refined * (2 * num_shared),
-            delivered=refined * (2 * num_shared),
+            counts,
+            counts,
+            counts * (2 * num_shared),
+            delivered=counts * (2 * num_shared),
             examples=jnp.where(is_refined, examples, 0),
             steps=jnp.where(is_refined, num_steps, 0).astype(jnp.float32),
-            served=refined,
+            served=counts,
         )
-        return VirtualState(factors, clients, gaussian.moments(everything)), info
+        server = gaussian.moments(everything)
+        return VirtualState(factors, clients, server, refined), info
 
     def models_fn(state: VirtualState) -> Models:
         size = jax.tree.leaves(state.clients)[0].shape[0]
-        rows = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), state.server
-        )
-        return Models(Variables(_joined(rows, state.clients), {}))
+        server = _rows(state.server, size)
+        now = Variables(_joined(server, state.clients), {})
+        observed = posteriors.of_columns(now.params, prior_stddev)
+        _, target = cavities(state, size)
+        observed |= posteriors.of_factors(state.factors, server, target)
+        if not isinstance(state.refined, Gaussian):
+            return Models(now, observed=observed)
+        then = Variables(_joined(state.refined, state.clients), {})
+        return Models(now, trained=then, averaged=now, observed=observed)
 
     return assemble(
         task,
@@ -303,9 +320,16 @@ def _joined(server: Gaussian, client: Gaussian) -> Gaussian:
     )
 
 
-def _two_parts(cavity: Natural) -> Coordinates:
+def _rows(server: Gaussian, size: int) -> Gaussian:
+    """The server's posterior in each agent's row, `[N, ...]`."""
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), server
+    )
+
+
+def _two_parts(cavity: Natural, largest_start: float = LARGEST_START) -> Coordinates:
     """Shared weights narrower than their cavity, private weights free."""
-    narrow = narrower(cavity)
+    narrow = narrower(cavity, largest_start)
 
     def free_fn(q: Gaussian) -> PyTree:
         server, client = _parts(q)
@@ -316,57 +340,6 @@ def _two_parts(cavity: Natural) -> Coordinates:
         return _joined(narrow.gaussian(server), gaussian.SOFTPLUS.gaussian(client))
 
     return Coordinates(free_fn, gaussian_fn)
-
-
-def narrower(cavity: Natural) -> Coordinates:
-    """Means, and logits of deviations relative to those of a cavity.
-
-    Any positive factor can be said so, and unlike the factor's own mean and deviation
-    these move the posterior at the optimizer's rate however flat the factor is.
-    """
-    widest = jax.tree.map(
-        lambda precision: jax.lax.rsqrt(jnp.maximum(precision, FLAT)), cavity.precision
-    )
-
-    def free_fn(q: Gaussian) -> Gaussian:
-        def logit(stddev: Array, widest: Array) -> Array:
-            ratio = jnp.minimum(stddev / widest, LARGEST_START)
-            return jnp.log(ratio) - jnp.log1p(-ratio)
-
-        return Gaussian(q.mean, jax.tree.map(logit, q.stddev, widest))
-
-    def gaussian_fn(free: Gaussian) -> Gaussian:
-        def stddev(logit: Array, widest: Array) -> Array:
-            return widest * jax.nn.sigmoid(_bounded(logit))
-
-        return Gaussian(free.mean, jax.tree.map(stddev, free.stddev, widest))
-
-    return Coordinates(free_fn, gaussian_fn)
-
-
-def _factor(free: Gaussian, cavity: Natural) -> Natural:
-    """The factor that turns a cavity into a posterior given in `narrower` coordinates.
-
-    Its precision is cavity * (1 / sigmoid^2 - 1), written so that it is positive.
-    """
-
-    def precision_of(logit: Array, precision: Array) -> Array:
-        odds = jnp.exp(-_bounded(logit))
-        return jnp.minimum(jnp.maximum(precision, FLAT) * odds * (2 + odds), SHARPEST)
-
-    precision = jax.tree.map(precision_of, free.stddev, cavity.precision)
-    posterior = jax.tree.map(jnp.add, cavity.precision, precision)
-    shift = jax.tree.map(
-        lambda mean, precision, other: mean * precision - other,
-        free.mean,
-        posterior,
-        cavity.shift,
-    )
-    return Natural(precision, shift)
-
-
-def _bounded(logit: Array) -> Array:
-    return jnp.clip(logit, -LARGEST_LOGIT, LARGEST_LOGIT)
 
 
 def _divergence(q: Gaussian, target: Gaussian, prior_stddev: float) -> Array:

@@ -63,6 +63,7 @@ def combined_rounds(
     factors: Factors | None,
     *,
     stop: GlobalStopping | None = None,
+    shared_init: bool = True,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """A round: all hosts train, the coordinator combines, all hosts have the result.
@@ -76,6 +77,7 @@ def combined_rounds(
       training: complete (`until_converged`) or a few passes (`for_epochs`).
       factors: how much a host counts, of its relative size; None never combines.
       stop: when the coordinator stops; None goes on.
+      shared_init: whether all hosts start from the same weights.
       agent_loop: see `agent_loop.map_agents`.
     """
     if stop is not None and (stop.patience < 1 or factors is None):
@@ -86,7 +88,11 @@ def combined_rounds(
         )
 
     def init_fn(key: Key, data: FederatedData) -> CombinationState:
-        variables = identical_models(key, task, num_agents(data))
+        size = num_agents(data)
+        if shared_init:
+            variables = identical_models(key, task, size)
+        else:
+            variables = jax.vmap(task.init)(jax.random.split(key, size))
         best = (
             () if stop is None else jax.tree.map(jnp.copy, _first_row(variables.params))
         )

@@ -166,6 +166,6 @@ def _with_before_and_after(
                 values = values | {
                     f"{name}_{when}": found[name] for name in names if name in found
                 }
-        return values
+        return values if models.observed is None else values | dict(models.observed)
 
     return evaluate_fn

@@ -12,6 +12,7 @@ network is an ordinary one.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,7 +25,28 @@ from p2pjax.types import Array, InputError, Key, PyTree
 KERNEL_INIT = nn.initializers.glorot_uniform()
 
 
-GATE_INIT = nn.initializers.uniform(0.1)  # as in the authors' code: nearly shut
+GATES = (0.0, 0.1)  # between which gates start, as in the authors' code: nearly shut
+
+
+def gates_between(gates: tuple[float, float]) -> nn.initializers.Initializer:
+    """Initial gates, uniformly between two numbers.
+
+    Args:
+      gates: the lowest and the highest.
+
+    Example:
+      >>> gates_between((1.0, 1.0))(jax.random.key(0), (3,)).tolist()
+      [1.0, 1.0, 1.0]
+    """
+    low, high = gates
+    if not -float("inf") < low <= high < float("inf"):
+        raise InputError(f"Need gates between two finite numbers, got {gates}.")
+    uniform = nn.initializers.uniform(high - low)
+
+    def init(key: Key, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+        return low + uniform(key, shape, dtype)
+
+    return uniform if low == 0 else init
 
 
 def draw(
@@ -139,16 +161,18 @@ class LateralDense(Weights):
 
     Attributes:
       features: cells of the layer.
+      gates: between which gates start.
     """
 
     features: int
+    gates: tuple[float, float] = GATES
 
     @nn.compact
     def __call__(self, client: Array, server: Array) -> Array:
         zeros = nn.initializers.zeros
         shift = self.vector("lateral_bias", zeros, server.shape[-1])
         lateral = self.dense("lateral", nn.relu(server + shift[None]), self.features)
-        gate = self.vector("gate", GATE_INIT, self.features)
+        gate = self.vector("gate", gates_between(self.gates), self.features)
         own = self.dense("kernel", client, self.features)
         bias = self.vector("bias", zeros, self.features)
         return own + gate[None] * lateral + bias[None]
@@ -185,10 +209,12 @@ class Columns(nn.Module):
       features: cells of every layer, without the input.
       same_depth: a client's layer reads the server's at its own height instead, as in
         the authors' code; the server then has as many layers as the client.
+      gates: between which the gates of what clients read start, uniformly.
     """
 
     features: Sequence[int]
     same_depth: bool = False
+    gates: tuple[float, float] = GATES
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -200,7 +226,7 @@ class Columns(nn.Module):
         num_server = len(self.features) - (0 if self.same_depth else 1)
         heights = ServerColumn(self.features[:num_server], name="server")(x)
         read = heights[1:] if self.same_depth else heights
-        return ClientColumn(self.features, name="client")(x, read)
+        return ClientColumn(self.features, self.gates, name="client")(x, read)
 
 
 class ServerColumn(nn.Module):
@@ -226,15 +252,17 @@ class ClientColumn(nn.Module):
 
     Attributes:
       features: cells of every layer, without the input.
+      gates: between which gates start.
     """
 
     features: Sequence[int]
+    gates: tuple[float, float] = GATES
 
     @nn.compact
     def __call__(self, x: Array, server: Sequence[Array]) -> Array:
         hidden = x
         for layer, features in enumerate(self.features, start=1):
-            dense = LateralDense(features, name=f"layer_{layer}")
+            dense = LateralDense(features, self.gates, name=f"layer_{layer}")
             hidden = dense(hidden, server[layer - 1])
             if layer < len(self.features):
                 hidden = nn.relu(hidden)

@@ -56,6 +56,7 @@ def variational_classification(
     flipout: bool = True,
     dropout: float = 0.0,
     objective: Objective = expected,
+    initial_stddev: float = INITIAL_STDDEV,
 ) -> Task:
     """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
 
@@ -71,6 +72,8 @@ def variational_classification(
       flipout: see `variational.draw`.
       dropout: in training, see there.
       objective: how the losses of the draws make one loss.
+      initial_stddev: of all weights before the first step. What data do not say, an
+        optimizer unsays only as fast as its rate: a small one claims much.
 
     Example:
       >>> from p2pjax.nn.variational import Columns
@@ -85,10 +88,12 @@ def variational_classification(
         raise InputError(f"Need one draw of the weights or more, got {fewest}.")
     if not 0 <= dropout < 1:
         raise InputError(f"Need a dropout of 0 or more below 1, got {dropout}.")
+    if not 0 < initial_stddev < float("inf"):
+        raise InputError(f"Need a positive initial_stddev, got {initial_stddev}.")
 
     def init_fn(key: Key) -> Variables:
         mean = module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
-        stddev = jax.tree.map(lambda leaf: jnp.full_like(leaf, INITIAL_STDDEV), mean)
+        stddev = jax.tree.map(lambda leaf: jnp.full_like(leaf, initial_stddev), mean)
         return Variables(Gaussian(mean, stddev), {})
 
     def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:

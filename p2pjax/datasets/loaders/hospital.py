@@ -1,7 +1,8 @@
 """Laboratory tests of patients, with or without COVID-19, of one hospital.
 
 Hospital Israelita Albert Einstein, Sao Paulo (2020), "Diagnosis of COVID-19 and its
-clinical spectrum"; the data of Ioste and Finger. 5644 patients, 558 of them positive.
+clinical spectrum". Ioste and Finger say theirs are of this hospital; whether they are
+this table is unknown. 5644 patients, 558 of them positive.
 Most cells are empty: 603 patients have a blood count, 1354 a panel of other pathogens.
 
 Features are 34 of the table's 111 columns and 3 marks: the age quantile (0 to 19,

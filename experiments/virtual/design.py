@@ -1,0 +1,52 @@
+"""What of the posteriors a study of `experiments.virtual` varies.
+
+A flag with several values is a factor of a design: all combinations are run, of each
+method those that mean something to it. What has one value is in no setting.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from experiments.engine import design
+from experiments.virtual.config import Config
+
+
+class Choices(NamedTuple):
+    """One combination; the fields are flags."""
+
+    initial_stddev: float
+    prior_stddev: float
+    divergence_weight: float
+    deviation_rate: float
+    gate: float
+    largest_start: float
+    prior_mode: str
+    order: str
+
+
+_BAYESIAN = ("initial_stddev", "prior_stddev", "divergence_weight", "deviation_rate")
+_COLUMNS = (*_BAYESIAN, "gate")
+FACTORS: Mapping[str, tuple[str, ...]] = {
+    "global": _BAYESIAN,
+    "local": _BAYESIAN,
+    "local_columns": _COLUMNS,
+    "frozen_server": _COLUMNS,
+    "fedavg": (),
+    "fedprox": (),
+    "fedper": (),
+    "ditto": (),
+    "virtual": Choices._fields,
+    "virtual_sync": tuple(name for name in Choices._fields if name != "order"),
+}
+
+
+def choices_of(config: Config, method: str) -> list[tuple[dict[str, Any], Choices]]:
+    """What rows say of each combination, and the combination.
+
+    Args:
+      config: of the experiment.
+      method: its name.
+    """
+    factors = {name: getattr(config, name) for name in Choices._fields}
+    found = design.combinations(factors, FACTORS[method])
+    return [(setting, Choices(**named)) for setting, named in found]
