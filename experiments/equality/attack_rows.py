@@ -14,14 +14,16 @@ from experiments.equality.quadratics import vectors
 from p2pjax.exchange import attacks
 from p2pjax.exchange.attacks.base import Scene, at_scale, hostile_slots
 from p2pjax.exchange.attacks.placement import attached_weights
-from p2pjax.graphs import as_graph
+from p2pjax.graphs.conversion import as_topology
+from p2pjax.graphs.topology import Topology
 
 ATTACKED = vectors("adversity_attacks")["attacks"]
 
 
 def _scene(attack: attacks.Attack, rows: np.ndarray, adjacency: np.ndarray) -> Scene:
     """All agents are honest, with one attacker beside each."""
-    graph = as_graph(adjacency)
+    graph = as_topology(adjacency)
+    assert isinstance(graph, Topology)
     peers = attached_weights(graph, 1)
     none = np.zeros(len(rows), bool)
     return Scene(
@@ -35,7 +37,7 @@ def _scene(attack: attacks.Attack, rows: np.ndarray, adjacency: np.ndarray) -> S
 
 
 def _sent(attack: attacks.Attack, rows: np.ndarray, adjacency: np.ndarray) -> Any:
-    assert attack.hostile is not None
+    assert attack.hostile is not None and attack.scale is not None
     hostile = attack.hostile(_scene(attack, rows, adjacency))
     return np.broadcast_to(at_scale(hostile, attack.scale), rows.shape)
 
@@ -61,7 +63,7 @@ def _spectral() -> tuple[Any, Any]:
     """What is added to the receiver's own model."""
     attack = attacks.spectral(BESIDE, scale=1.0)
     rows = np.array(ATTACKED["X"])
-    assert attack.hostile is not None
+    assert attack.hostile is not None and attack.scale is not None
     ours = attack.hostile(_scene(attack, rows, np.array(ATTACKED["adjacency"])))
     known = ATTACKED["spectral direction"]
     return ours.direction, np.array([known[str(n)] for n in range(len(rows))])

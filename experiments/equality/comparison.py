@@ -143,7 +143,8 @@ def largest_difference(ours: Any, theirs: Any) -> float:
       0.25
     """
     mine, others = jax.tree.leaves(ours), jax.tree.leaves(theirs)
-    if jax.tree.structure(ours) != jax.tree.structure(theirs) or not mine:
+    shapes: list[Any] = [jax.tree.structure(ours), jax.tree.structure(theirs)]
+    if shapes[0] != shapes[1] or not mine:
         raise ValueError("Need the same tree of arrays from both, with one or more.")
     most = 0.0
     for one, other in zip(mine, others, strict=True):

@@ -19,7 +19,7 @@ def _losses() -> tuple[Any, Any]:
     mine = jnp.asarray(logits), jnp.asarray(labels)
     there, classes = tensor(logits), torch.from_numpy(labels)
     target = functional.one_hot(classes, 5).double()
-    none = {"reduction": "none"}
+    none: dict[str, Any] = {"reduction": "none"}
     ours = (
         losses.softmax_cross_entropy(*mine),
         losses.binary_cross_entropy(*mine),

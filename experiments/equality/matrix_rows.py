@@ -15,8 +15,9 @@ from experiments.equality.quadratics import EDGES, vectors
 from p2pjax import graphs
 from p2pjax.exchange import mixing
 from p2pjax.graphs import analysis
+from p2pjax.graphs.conversion import as_topology
 from p2pjax.graphs.matchings import best_alpha
-from p2pjax.graphs.topology import unstack
+from p2pjax.graphs.topology import Topology, unstack
 
 KNOWN = vectors("graphs")
 
@@ -72,8 +73,8 @@ def _alpha() -> tuple[Any, Any]:
 
     partner, chance = graphs.edge_matchings(EDGES), 0.5
     laplacians = [_laplacian(nx, row) for row in partner]
-    mean = sum(chance * one for one in laplacians)
-    spread = sum(chance * (1 - chance) * one for one in laplacians)
+    total = np.sum(laplacians, axis=0)
+    mean, spread = chance * total, chance * (1 - chance) * total
 
     def largest(alpha: float) -> float:
         matrix = np.eye(5) - 2 * alpha * mean + alpha**2 * (mean @ mean + 2 * spread)
@@ -126,7 +127,9 @@ def _symmetric_gap() -> tuple[Any, Any]:
 
 
 def _metropolis() -> tuple[Any, Any]:
-    ours = analysis.dense_matrix(graphs.metropolis_hastings(graphs.as_graph(EDGES)))
+    graph = as_topology(EDGES)
+    assert isinstance(graph, Topology)
+    ours = analysis.dense_matrix(graphs.metropolis_hastings(graph))
     return ours, decent_bench_runs.weights(EDGES)
 
 

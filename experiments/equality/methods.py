@@ -23,8 +23,8 @@ from experiments.equality.quadratics import (
     task,
 )
 
-WEIGHTS = {"mixing_weights": pj.graphs.metropolis_hastings}
-LOCAL = {"local_updates": pj.epochs(3)}
+WEIGHTS: dict[str, Any] = {"mixing_weights": pj.graphs.metropolis_hastings}
+LOCAL: dict[str, Any] = {"local_updates": pj.epochs(3)}
 SERVED = {"step_size": 0.02, "num_local_steps": 3}
 ADAPTIVE = {"server_rate": 0.1, "tau": 0.01}
 THEIR_ADAPTIVE = {"server_step_size": 0.1, "epsilon": 0.01}
@@ -100,7 +100,7 @@ def _fedopt(rule: str, other: str) -> list[Comparison]:
     """With their start of the second moment, and with the paper's."""
     beta = {} if rule == "adagrad" else {"beta_2": 0.99}
     theirs = THEIR_ADAPTIVE | beta
-    options = {"rule": rule, **ADAPTIVE}
+    options: dict[str, Any] = {"rule": rule, **ADAPTIVE}
     subject = f"fedopt ({rule})"
     same = theirs | {"moment": ADAPTIVE["tau"] ** 2}
     return [

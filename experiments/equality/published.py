@@ -34,7 +34,7 @@ from p2pjax.engines.tokens import Holders
 from p2pjax.exchange.fragments import fragment_columns
 from p2pjax.types import Peers, Variables
 
-MATRIX_WEIGHTS = {"mixing_weights": pj.graphs.metropolis_hastings}
+MATRIX_WEIGHTS: dict[str, Any] = {"mixing_weights": pj.graphs.metropolis_hastings}
 CHAIN = [(n, n + 1) for n in range(SIZE - 1)]
 HEAVY = optax.sgd(RATE, momentum=0.9)
 ON_GRAPH = f"{SAID}, 6 edges, iterates 1 to 5 and 10, equal and distinct starts"

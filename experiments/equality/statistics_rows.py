@@ -206,7 +206,7 @@ def _groups() -> tuple[Any, Any]:
             score = silhouette_score(apart, cut, metric="precomputed")
             if score > best:
                 best, labels = score, cut
-        found = grouping.find_groups(similar, min_similarity=-1.0)
+        found = grouping.find_groups(np.asarray(similar), min_similarity=-1.0)
         ours.append(adjusted_rand_score(labels, found))
         theirs.append(1.0)
     return np.array(ours), np.array(theirs)
@@ -220,11 +220,11 @@ def _entities() -> tuple[Any, Any]:
     rng, ours, theirs = _rng(), [], []
     for _ in range(30):
         actual, predicted = rng.choice(TAGS, size=(2, 4, 9)).tolist()
-        mine = (
+        guess, truth = (
             jnp.array([[number[tag] for tag in row] for row in rows])
             for rows in (predicted, actual)
         )
-        ratio = ner_metrics.macro_f1(ner_metrics.found(*mine, known))
+        ratio = ner_metrics.macro_f1(ner_metrics.found(guess, truth, known))
         ours.append(ratio.total / ratio.weight)
         theirs.append(
             metrics.f1_score(actual, predicted, average="macro", zero_division=0)
