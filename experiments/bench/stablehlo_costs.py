@@ -3,7 +3,7 @@
 StableHLO is what JAX hands to the compiler of a platform. It can be made for a TPU or a
 GPU where there is none. What is counted, and what is not:
 
-- What nobody needs is removed first, and what is there twice counts once.
+- What is not needed is removed first, and what is there twice counts once.
 - Operations of matrix products and convolutions are counted exactly, two for each
   multiply-add. All others are counted as one per entry of their result.
 - The body of a loop counts as often as it runs where that is a constant, as for every

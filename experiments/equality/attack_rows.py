@@ -49,8 +49,8 @@ def _attack(
     import byzfl
 
     rows = np.random.default_rng(2).normal(size=(9, 5))
-    everybody = np.ones((9, 9)) - np.eye(9)
-    ours = _sent(attack(attacks.attached(1)), rows, everybody)
+    all_linked = np.ones((9, 9)) - np.eye(9)
+    ours = _sent(attack(attacks.attached(1)), rows, all_linked)
     return ours, np.tile(np.asarray(other(byzfl)(rows)), (9, 1))
 
 

@@ -100,11 +100,11 @@ def separated_jobs(config: Config) -> list[Job]:
         of_splits = _data(config, examples, place.num_honest)
         setting = {"graph": graph, "f": f}
         judge = judged(config, task, num_honest=place.num_honest)
-        nobody = Threat(
+        no_threat = Threat(
             from_edges(place.num_honest, *_NO_EDGES), None, place.num_honest
         )
         sampler = with_replacement(config.batch_size)
-        local = Program(gossip(config, task, nobody, None, sampler), judge)
+        local = Program(gossip(config, task, no_threat, None, sampler), judge)
         for split, honest in of_splits.items():
             own = setting | {"split": split, "attack": NONE}
             jobs += jobs_of_runs(config, "local_only", own, local, honest.__getitem__)

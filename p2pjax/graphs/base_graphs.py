@@ -28,7 +28,7 @@ def base_k(num_agents: int, k: int = 1, *, simple: bool = False) -> Peers:
     the same links do not reach the mean. Give `rewire_every=graphs.COMMUNICATION` to a
     method, so that each exchange uses the next matrix: a pass that starts in the middle
     of the sequence is not exact, any 2 G - 1 matrices in a row are. Some agents have
-    nobody to talk to in some exchanges. Takezawa et al. (2023),
+    no agent to talk to in some exchanges. Takezawa et al. (2023),
     https://arxiv.org/abs/2305.11420.
 
     Args:
@@ -187,7 +187,7 @@ def _meeting(
     """Each agent of later blocks meets one agent of each part of the first block.
 
     So the mean of each of these parts becomes that of all agents here, and so does the
-    mean of each later block. Those of the first block that meet nobody average in
+    mean of each later block. Those of the first block that meet no other average in
     groups of k + 1.
     """
     num_left = sum(map(len, blocks))

@@ -311,7 +311,7 @@ def random_views(num_agents: int, size: int, *, seed: Seed) -> Topology:
             row, place = np.nonzero(is_repeated)
             ids[row, place + 1] = rng.integers(num_agents - 1, size=len(row))
             ids[row] = np.sort(ids[row], axis=1)
-    ids += ids >= np.arange(num_agents)[:, None]  # nobody knows itself
+    ids += ids >= np.arange(num_agents)[:, None]  # no agent knows itself
     return Topology(ids.astype(np.int32), np.ones(ids.shape, bool))
 
 

@@ -98,11 +98,11 @@ def per_model(
         def plan_fn(rng: np.random.Generator, num_rounds: int) -> Exchanges:
             return plain_exchanges(rng, known, cast, cycles, num_rounds)
 
-        averaging = gossip(layout, situation.plan, weight)
+        averaging = gossip(layout, plan_fn, weight)
         if tolerance is not None:
             settle = partial(only_needed, layout, cycles, tolerance, weight)
             averaging = averaging._replace(settle=settle)
-        return averaging._replace(plan=plan_fn)
+        return averaging
 
     return PerModel(among_fn)
 
@@ -171,12 +171,16 @@ def plain_exchanges(
     return Exchanges(flat(first), flat(second))
 
 
-def gossip(layout: Layout, plan: MixPlan, weight: Array | None = None) -> Averaging:
-    """Averaging by exchanges of this layout; `plan` of them is for the caller to add.
+def gossip(
+    layout: Layout,
+    plan: Callable[[np.random.Generator, int], Exchanges],
+    weight: Array | None = None,
+) -> Averaging:
+    """Averaging by exchanges of this layout.
 
     Args:
       layout: what each exchange is about.
-      plan: owner classes.
+      plan: (generator, R) -> the exchanges of R rounds, leaves `[R, ...]`.
       weight: `[N]` of the agents.
     """
     size = layout.num_agents
@@ -223,7 +227,7 @@ def gossip(layout: Layout, plan: MixPlan, weight: Array | None = None) -> Averag
 
     return Averaging(
         size,
-        _not_drawn,
+        plan,
         combine_fn,
         links_fn,
         only_fn,
@@ -234,10 +238,6 @@ def gossip(layout: Layout, plan: MixPlan, weight: Array | None = None) -> Averag
         together=together_fn,
         waves=partial(waves, layout),
     )
-
-
-def _not_drawn(rng: np.random.Generator, num_rounds: int) -> Exchanges:
-    raise NotImplementedError("replaced by the realisation")  # pragma: no cover
 
 
 def _check_connected(overlay: Overlay, cast: Cast, plan: MixPlan) -> None:

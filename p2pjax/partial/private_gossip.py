@@ -160,10 +160,9 @@ def private_gossip(
             del params, plan
             return protected(inputs, layout, level, num_waves, needed, arrived)
 
-        averaging = gossip(layout, situation.plan)
-        return averaging._replace(
-            plan=plan_fn, disturb=disturb_fn, settle=settle_fn if lost else None
-        )
+        averaging = gossip(layout, plan_fn)
+        settle = settle_fn if lost else None
+        return averaging._replace(disturb=disturb_fn, settle=settle)
 
     return PerModel(among_fn)
 
