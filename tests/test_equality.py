@@ -33,7 +33,7 @@ def case(one):
 
 
 @pytest.mark.filterwarnings("ignore")  # those of others
-@pytest.mark.parametrize("one", map(case, registry.COMPARISONS))
+@pytest.mark.parametrize("one", [case(one) for one in registry.COMPARISONS])
 def test_equal(one):
     reason = missing(one.package)
     if reason:

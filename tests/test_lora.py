@@ -76,8 +76,7 @@ def test_a_plain_loop(freeze_a):
         residual = float(pj.lora_residual(variables))
     a, b = adapters(start)
     assert np.ptp(a, axis=0).max() == 0 and not b.any() and a.all()
-    third = float(np.float32(1 / 3))  # as graphs keep their weights
-    weight = third * np.array([[(i - j) % 4 != 2 for j in range(4)] for i in range(4)])
+    weight = np.array([[(i - j) % 4 != 2 for j in range(4)] for i in range(4)]) / 3
     for _ in range(6):
         kernel = BASE.params["dense"]["kernel"] + SCALE * a @ b
         slope = np.einsum("nmi,nmo->nio", X, X @ kernel - Y)

@@ -330,7 +330,8 @@ PROGRAM_NAMES = [
     ".".join(path.relative_to(experiment_modules.ROOT).with_suffix("").parts)
     for path in sorted((experiment_modules.ROOT / "experiments").rglob("*.py"))
     if '__name__ == "__main__"' in path.read_text()
-    and path.name != "last_words.py"  # is started by processes.py, and takes a sentence
+    # started by others, with a sentence and with the flags of an experiment
+    and path.name not in ("last_words.py", "counted_run.py")
 ]
 
 
@@ -389,6 +390,7 @@ def test_item_13_columns_of_ones_own_are_read(copied, program, tmp_path, capsys)
 def test_item_13_there_is_one_reader():
     """Others that read files read none of run folders."""
     others = {
+        "bench/counted_run.py",  # tells how it is started
         "bench/estimates.py",  # what the system says of this process
         "bench/harness.py",  # answers of processes that it started
         "bench/worker.py",
@@ -401,6 +403,8 @@ def test_item_13_there_is_one_reader():
         "engine/own_files.py",  # opens files for others
         "engine/processes.py",  # what other processes of a run say
         "engine/untrusted_files.py",
+        "equality/__main__.py",  # compares a page
+        "equality/quadratics.py",  # numbers of the tests
     }
     reads = re.compile(r"json\.loads?\(|tomllib|read_text\(|read_bytes\(|\bopen\(")
     folder = experiment_modules.ROOT / "experiments"

@@ -37,7 +37,9 @@ def main(options: Options, arguments: list[str]) -> None:
                 f"{path} is not what the results say: run python -m experiments.tables "
                 "and commit what it writes."
             )
-        path.write_text(text)
+        if not is_same:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
     print(f"{len(pages)} pages have the tables of the results.")
 
 
