@@ -131,6 +131,11 @@ class Config(Common):
         above=0,
         at_most=1,
     )
+    score_before: bool = switch(
+        True,
+        "Also score the models before they are averaged; never in the study merge.",
+        topic=TRAINING,
+    )
     rates: tuple[float, ...] | None = numbers(
         None,
         "First learning rates, as --tune prints them: one for all, for each scheme or "
@@ -228,6 +233,11 @@ class Config(Common):
                 f"Need one graph in the study {self.study}, got {', '.join(found)}."
             )
         return found
+
+    @property
+    def scores_before(self) -> bool:
+        """Exchanges cannot wait where all models are merged after a round."""
+        return self.score_before and self.study != "merge" and not self.tune
 
     @property
     def chosen_split(self) -> str:

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 
 from experiments.robustness.scores import disagreement
 from p2pjax.evaluation.pooled import on_pooled_test_set
-from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Evaluate, FederatedData, Models, num_agents
 
 COLUMNS = (
     "accuracy",
+    "accuracy_before",
+    "accuracy_after",
     "pooled_accuracy",
     "worst_pooled",
     "merged_accuracy",
@@ -26,16 +28,17 @@ COLUMNS = (
 def of_agents(task: Task, agent_loop: int, *, pools: bool) -> Evaluate:
     """Scores of the agents' models, of each and of their mean.
 
-    `accuracy` is on own test sets, `pooled_accuracy` on those of all agents together,
-    `worst_pooled` that of the worst agent, `merged_accuracy` that of the mean of all
-    models, `disagreement` the mean squared distance of models from it.
+    `accuracy` is on own test sets, also before and after averaging, `pooled_accuracy`
+    on those of all agents together, `worst_pooled` that of the worst agent,
+    `merged_accuracy` that of the mean of all models, `disagreement` the mean squared
+    distance of models from it.
 
     Args:
       task: what agents learn.
       agent_loop: see `agent_loop.map_agents`.
       pools: whether to score on all agents' test sets, which takes N times as long.
     """
-    own = on_test_sets(task, agent_loop)
+    own = before_and_after(task, agent_loop)
 
     def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
         values = dict(own(models, data))

@@ -65,7 +65,7 @@ def jobs_of(config: Config) -> list[Job]:
                 batch_size=config.batch_size,
                 local_updates=case.updates,
                 loss_probability=case.loss,
-                score_before=False,
+                score_before=config.scores_before,
                 agent_loop=loop,
             )
             programs[case.program] = Program(case.method.make(made), evaluate)
