@@ -40,7 +40,7 @@ CLAIMS = {
     "Koloskova, Stich, Jaggi 2019": 1,
     "Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021": 4,
     "Lin, Karimireddy, Stich, Jaggi 2021": 1,
-    "Takezawa, Bao, Niwa, Sato, Yamada 2023": 2,
+    "Takezawa, Bao, Niwa, Sato, Yamada 2023": 3,
     "Takezawa, Sato, Bao, Niwa, Yamada 2023": 3,
     "de Vos, Farhadkhani, Guerraoui, Kermarrec, Pires, Sharma 2023": 2,
     "Zhu et al. 2026": 4,
