@@ -1,6 +1,5 @@
 """The site: python -m sphinx -W docs docs/_build/html. Nothing is fetched."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ release = version = p2pjax.__version__
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -30,8 +28,6 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # outputs are stored
-autosummary_generate = True
-autosummary_imported_members = True
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
@@ -46,3 +42,17 @@ html_static_path = ["_static"]
 html_css_files = ["wide_tables.css"]
 
 public_names.write_pages(HERE / "api")
+for page in public_names.pages():  # as users find them: p2pjax.split is a name only
+    if page not in public_names.TITLES:
+        room = p2pjax
+        for part in page.split("."):
+            room = getattr(room, part)
+        sys.modules.setdefault(f"p2pjax.{page}", room)
+
+
+def skip_fields(app, what, name, thing, skip, options):  # noqa: D103
+    return skip or type(thing).__name__ == "_tuplegetter"
+
+
+def setup(app):  # noqa: D103
+    app.connect("autodoc-skip-member", skip_fields)

@@ -1,4 +1,4 @@
-"""The public names of the package, as users find them, and the pages of the API.
+"""The public names of the package, as users find them, and the API's pages of them.
 
 Public is what the front door offers: names in `p2pjax.__all__`, and the public names of
 the modules among them (their `__all__` or, where a module has none, what it defines
@@ -105,24 +105,54 @@ def pages() -> dict[str, list[str]]:
 
 
 def write_pages(folder: Path) -> None:
-    """A page per room with a table, from which autosummary makes a page per name."""
+    """A page per room with a table of its names, and a page per name.
+
+    Args:
+      folder: of the site, for generated files only.
+    """
     folder.mkdir(exist_ok=True)
-    index = ["API reference", "=============", ""]
-    index += ["Made from docstrings; `pj` is `p2pjax`.", "", ".. toctree::", ""]
+    things = public_names()
+    wanted = {"index": _index(list(pages()))}
     for page, names in pages().items():
-        module = page not in TITLES
-        title = f"pj.{page}" if module else TITLES[page]
-        lines = [title, "=" * len(title), ""]
-        if module:
-            room = pj
-            for part in page.split("."):
-                room = getattr(room, part)
-            lines += [inspect.cleandoc(room.__doc__ or ""), ""]
-        lines += [".. currentmodule:: p2pjax", "", ".. autosummary::", "   :toctree: ."]
-        lines += ["   :nosignatures:", "", *(f"   {name}" for name in names), ""]
-        _write(folder / f"{page}.rst", "\n".join(lines))
-        index.append(f"   {page}")
-    _write(folder / "index.rst", "\n".join([*index, ""]))
+        wanted[page] = _room(page, names, things)
+        wanted |= {name: _entry(name, things[f"pj.{name}"]) for name in names}
+    for old in folder.glob("*.rst"):
+        if old.stem not in wanted:
+            old.unlink()
+    for name, text in wanted.items():
+        _write(folder / f"{name}.rst", text)
+
+
+def _index(rooms: list[str]) -> str:
+    lines = ["API reference", "=============", ""]
+    lines += ["Made from docstrings. ``pj`` is ``p2pjax``.", "", ".. toctree::", ""]
+    return "\n".join([*lines, *(f"   {room}" for room in rooms), ""])
+
+
+def _room(page: str, names: list[str], things: dict[str, Callable]) -> str:
+    title, about = TITLES.get(page, f"pj.{page}"), ""
+    if page not in TITLES:
+        room = pj
+        for part in page.split("."):
+            room = getattr(room, part)
+        about = inspect.cleandoc(room.__doc__ or "")
+    lines = [title, "=" * len(title), "", about, "", ".. list-table::"]
+    lines += ["   :widths: 35 65", ""]
+    for name in names:
+        first = inspect.cleandoc(things[f"pj.{name}"].__doc__ or "").split("\n\n")[0]
+        lines.append(f"   * - :doc:`pj.{name} <{name}>`")
+        lines.append(f"     - {' '.join(first.split())}")
+    lines += ["", ".. toctree::", "   :hidden:", ""]
+    return "\n".join([*lines, *(f"   {name}" for name in names), ""])
+
+
+def _entry(name: str, thing: Callable) -> str:
+    title = f"pj.{name}"
+    kind = "autoclass" if inspect.isclass(thing) else "autofunction"
+    lines = [title, "=" * len(title), "", f".. {kind}:: p2pjax.{name}"]
+    if kind == "autoclass":
+        lines += ["   :members:"]
+    return "\n".join([*lines, ""])
 
 
 def _write(path: Path, text: str) -> None:

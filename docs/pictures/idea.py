@@ -95,7 +95,15 @@ def main() -> None:
     stack(axes, 0.0, before, "all models, one array  [N, ...]")
     arrow(axes, 3.35, 5.0, "local\ntraining")
     weights(axes, 5.1)
-    axes.text(7.7, NUM_AGENTS / 2, "×", size=22, ha="center", va="center", color=INK)
+    axes.text(
+        7.7,
+        NUM_AGENTS / 2,
+        "\N{MULTIPLICATION SIGN}",
+        size=22,
+        ha="center",
+        va="center",
+        color=INK,
+    )
     axes.text(
         7.7, NUM_AGENTS / 2 - 0.8, "slice by\nslice", size=8, ha="center", va="top"
     )
