@@ -50,9 +50,9 @@ for page in public_names.pages():  # as users find them: p2pjax.split is a name 
         sys.modules.setdefault(f"p2pjax.{page}", room)
 
 
-def skip_fields(app, what, name, thing, skip, options):  # noqa: D103
+def skip_fields(app, what, name, thing, skip, options):
     return skip or type(thing).__name__ == "_tuplegetter"
 
 
-def setup(app):  # noqa: D103
+def setup(app):
     app.connect("autodoc-skip-member", skip_fields)
