@@ -50,9 +50,19 @@ for page in public_names.pages():  # as users find them: p2pjax.split is a name 
         sys.modules.setdefault(f"p2pjax.{page}", room)
 
 
+REPOSITORY = "https://github.com/p2pjax/p2pjax/blob/main/"
+
+
+def link_to_repository(app, docname, source):
+    """Links that leave docs/, which work in the repository, go there from the site."""
+    up = "../" * (docname.count("/") + 1)
+    source[0] = source[0].replace(f"]({up}", f"]({REPOSITORY}")
+
+
 def skip_fields(app, what, name, thing, skip, options):
     return skip or type(thing).__name__ == "_tuplegetter"
 
 
 def setup(app):
+    app.connect("source-read", link_to_repository)
     app.connect("autodoc-skip-member", skip_fields)

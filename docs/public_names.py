@@ -5,6 +5,7 @@ the modules among them (their `__all__` or, where a module has none, what it def
 without an underscore), and so on for modules among those.
 """
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -150,7 +151,7 @@ def _entry(name: str, thing: Callable) -> str:
     title = f"pj.{name}"
     kind = "autoclass" if inspect.isclass(thing) else "autofunction"
     lines = [title, "=" * len(title), "", f".. {kind}:: p2pjax.{name}"]
-    if kind == "autoclass":
+    if kind == "autoclass" and not dataclasses.is_dataclass(thing):  # fields are none
         lines += ["   :members:"]
     return "\n".join([*lines, ""])
 
