@@ -16,6 +16,7 @@ from experiments.claims import (
     evidence,
     figure,
     ledger,
+    method_pages,
     outcomes,
     page,
     rule,
@@ -143,6 +144,21 @@ class TestPage:
     def test_the_front_page_says_what_the_ledger_says(self, judged):
         readme = ROOT / "README.md"
         assert readme.read_text() == page.front_page(readme, judged)
+
+    def test_pages_of_methods_say_it_too(self, judged, tmp_path):
+        folder = ROOT / "docs" / "methods"
+        for path, text in method_pages.filled(folder, judged).items():
+            assert path.read_text() == text
+        page_of = tmp_path / "one.md"
+        page_of.write_text("<!-- claims of schemes: pens -->\n<!-- end of claims -->\n")
+        (text,) = method_pages.filled(tmp_path, judged).values()
+        assert "`select-rotation-pens-over-sparse`" in text
+        page_of.write_text(text.replace("pens -->", "no_such -->"))
+        (text,) = method_pages.filled(tmp_path, judged).values()
+        assert "No claim" in text and "select-" not in text
+        page_of.write_text("<!-- claims of schemes: pens -->\n")
+        with pytest.raises(InputError, match="end of claims"):
+            method_pages.filled(tmp_path, judged)
 
     def test_words(self, judged):
         assert not re.search(r"\b(not )?held\b(?!-out)", page.render(judged))

@@ -2,17 +2,26 @@
 
     python -m experiments.claims [ID...] [--check] [--run_tests]
 
-Prints a line per claim, writes docs/claims.md and the totals of README.md, and draws
-docs/claims.svg and .png. With names of claims it prints their parts and writes nothing;
-with --check it fails when a page is not what would be written. --run_tests first runs
-the tests that show or refute claims, and keeps what came out in results/tests.json.
+Prints a line per claim, writes docs/claims.md, the claims on docs/methods/*.md and the
+totals of README.md, and draws docs/claims.svg and .png. With names of claims it prints
+their parts and writes nothing; with --check it fails when a page is not what would be
+written. --run_tests first runs the tests that show or refute claims, and keeps what
+came out in results/tests.json.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.claims import evidence, figure, ledger, outcomes, page, verdicts
+from experiments.claims import (
+    evidence,
+    figure,
+    ledger,
+    method_pages,
+    outcomes,
+    page,
+    verdicts,
+)
 from experiments.claims.verdicts import Verdict
 from experiments.engine import command
 from experiments.engine.fields import RESULTS, switch, text
@@ -48,6 +57,7 @@ def main(options: Options, ids: Sequence[str]) -> None:
     pages = {
         Path(options.docs) / "claims.md": page.render(every),
         Path(options.readme): page.front_page(Path(options.readme), every),
+        **method_pages.filled(Path(options.docs) / "methods", every),
     }
     if options.check:
         _check(pages)
