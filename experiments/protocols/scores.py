@@ -9,16 +9,11 @@ from p2pjax.evaluation.test_sets import on_test_sets
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Evaluate, FederatedData, Models, num_agents
 
-COLUMNS = (
-    "accuracy",
+COLUMNS = (  # beside those of all experiments
     "pooled_accuracy",
     "worst_pooled",
     "merged_accuracy",
     "disagreement",
-    "loss",
-    "messages",
-    "bytes",
-    "majority",
     "learning_rate",
 )
 
