@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import experiment_modules
 import numpy as np
 import pytest
 from experiment_modules import run_tool
@@ -66,6 +67,20 @@ class TestLedger:
     def test_all_claims_are_there(self, found):
         assert Counter(claim.source for claim in found.claims) == CLAIMS
         assert len({claim.id for claim in found.claims}) == NUM_CLAIMS
+
+    def test_each_that_is_not_run_names_what_would_test_it(self, judged):
+        """A flagfile where there is one, else what is missing."""
+        experiments = "|".join(experiment_modules.NAMES)
+        flagfiles = {
+            f"{path.parents[1].name}.{path.stem}"
+            for path in experiment_modules.flagfiles()
+        }
+        for verdict in judged:
+            if verdict.name != "not run" or verdict.claim.shown_by:
+                continue
+            named = re.findall(rf"\b(?:{experiments})\.\w+", verdict.reason)
+            assert {*named} <= flagfiles, verdict.claim.id
+            assert named or "needs" in verdict.reason, verdict.claim.id
 
     def test_each_has_a_verdict_and_a_reason(self, judged):
         for verdict in judged:
