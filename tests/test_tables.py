@@ -1,6 +1,7 @@
 """Tables of results: computed from kept runs, and equal to what is committed."""
 
 import json
+import re
 
 import experiment_modules
 import numpy as np
@@ -42,6 +43,17 @@ def test_kept_summaries_say_all_that_is_computed_of_their_runs():
         found = kept_study.updated(path.parent)["rows"]
         command = "python -m experiments.keep --update"
         assert found == kept, f"{path.parent.name}: run {command}"
+
+
+def test_no_kept_study_has_typed_numbers_as_well():
+    """What was typed in before goes when the study is kept."""
+    for name in experiment_modules.NAMES:
+        page = (ROOT / "experiments" / name / "RESULTS.md").read_text()
+        _, _, typed = page.partition("## Earlier measurements\n")
+        named = set(re.findall(r"flags/(\w+)\.flags", typed))
+        named |= set(re.findall(rf"\b{name}\.(\w+)", typed))
+        both = {own for own in named if (ROOT / f"results/{name}.{own}").exists()}
+        assert not both, f"{name}: delete the typed numbers of {sorted(both)}"
 
 
 def write_study(root, name, lines):
