@@ -1,5 +1,6 @@
 """`python -m experiments`: every flagfile is listed with what it says of itself."""
 
+import re
 import subprocess
 import sys
 
@@ -33,7 +34,12 @@ def test_every_flagfile_says_its_size_and_time(name):
     assert found[0].size == "quick"
     for one in found:
         assert one.sentence.endswith("."), one.path
-        assert one.time, one.path
+        assert one.size in ("quick", "scaled", "paper"), one.path
+        assert re.search(r"\b(second|minute|hour|day|week|month)s?\b", one.time), (
+            f"{one.path} needs a time, measured or estimated, got '{one.time}'"
+        )
+        if re.match("not run (whole )?here;", one.time):
+            assert "estimated" in one.time, one.path
 
 
 def test_refuses_what_is_no_experiment(tmp_path):
