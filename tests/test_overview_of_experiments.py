@@ -10,11 +10,13 @@ import pytest
 from experiments import __main__ as overview
 from p2pjax.types import InputError
 
+ROOT = experiment_modules.ROOT
+
 
 def test_lists_all_experiments_and_flagfiles():
     done = subprocess.run(
         [sys.executable, "-m", "experiments"],
-        cwd=experiment_modules.ROOT,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
@@ -22,9 +24,7 @@ def test_lists_all_experiments_and_flagfiles():
     for name in experiment_modules.NAMES:
         assert f"\n{name}: " in f"\n{done.stdout}"
         for path in experiment_modules.flagfiles(name):
-            is_listed = (
-                f"  {path.relative_to(experiment_modules.ROOT)}  [" in done.stdout
-            )
+            is_listed = f"  {path.relative_to(ROOT)}  [" in done.stdout
             assert is_listed != path.name.startswith("base")
 
 
@@ -40,6 +40,12 @@ def test_every_flagfile_says_its_size_and_time(name):
         )
         if re.match("not run (whole )?here;", one.time):
             assert "estimated" in one.time, one.path
+
+
+def test_every_published_figure_is_on_a_page():
+    pages = [path.read_text() for path in ROOT.glob("experiments/*/RESULTS.md")]
+    for figure in (ROOT / "experiments" / "images").iterdir():
+        assert any(f"](../images/{figure.name})" in page for page in pages), figure
 
 
 def test_refuses_what_is_no_experiment(tmp_path):
