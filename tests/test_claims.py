@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import experiment_modules
 import numpy as np
 import pytest
 from experiment_modules import run_tool
@@ -24,6 +25,7 @@ from experiments.claims import (
     verdicts,
 )
 from experiments.claims.__main__ import Options, main
+from experiments.keep import __main__ as keep
 from experiments.keep import kept_study as keeping
 from p2pjax.types import InputError
 
@@ -66,6 +68,20 @@ class TestLedger:
     def test_all_claims_are_there(self, found):
         assert Counter(claim.source for claim in found.claims) == CLAIMS
         assert len({claim.id for claim in found.claims}) == NUM_CLAIMS
+
+    def test_each_that_is_not_run_names_what_would_test_it(self, judged):
+        """A flagfile where there is one, else what is missing."""
+        experiments = "|".join(experiment_modules.NAMES)
+        flagfiles = {
+            f"{path.parents[1].name}.{path.stem}"
+            for path in experiment_modules.flagfiles()
+        }
+        for verdict in judged:
+            if verdict.name != "not run" or verdict.claim.shown_by:
+                continue
+            named = re.findall(rf"\b(?:{experiments})\.\w+", verdict.reason)
+            assert {*named} <= flagfiles, verdict.claim.id
+            assert named or "needs" in verdict.reason, verdict.claim.id
 
     def test_each_has_a_verdict_and_a_reason(self, judged):
         for verdict in judged:
@@ -566,6 +582,43 @@ class TestKeep:
         row = json.loads((folder / "summary.json").read_text())["rows"][0]
         assert (row["scheme"], row["runs"]) == ("a", 3)
         assert row["median"] == pytest.approx(1.323456)
+
+    def test_computes_what_takes_several_runs(self, tmp_path):
+        """Gains and what a target took, though no run folder has a column of them."""
+
+        def rows(scheme, messages, agents):
+            more = {"messages": messages, "class_accuracy": [0.5, None], "majority": 1}
+            return [
+                row | more | {"accuracy": (0.5, 0.9)[place], "agent_accuracy": agents}
+                for place, row in enumerate(rows_of(scheme, [0]))
+            ]
+
+        both = [*rows("alone", 0, [0.5, 0.5]), *rows("together", 3, [0.4, 0.9])]
+        flags = FLAGS | {"target_accuracy": 0.8}
+        run = write_run(tmp_path / "1", flags, both)
+        folder = keeping.keep("toy.study", [run], tmp_path / "results", False)
+        path = folder / "summary.json"
+
+        def found():
+            every = json.loads(path.read_text())["rows"]
+            return {(row["scheme"], row["metric"]): row["mean"] for row in every}
+
+        assert found()["together", "gain_over_local"] == pytest.approx(0.15)
+        assert found()["together", "share_of_agents_that_lose"] == 0.5
+        assert found()["together", "gain_over_local_p10"] == pytest.approx(-0.05)
+        assert found()["alone", "round_to_target"] == 2
+        assert found()["alone", "majority"] == 1  # which the run's summary lacks
+        assert ("alone", "gain_over_local") not in found()
+        (line, _) = (folder / "runs.jsonl").read_text().splitlines()
+        assert json.loads(line)["class_accuracy"] == [0.5, None]
+        before, kept = path.read_text(), json.loads(path.read_text())
+        few = [row for row in kept["rows"] if row["metric"] == "accuracy"]
+        path.write_text(json.dumps(kept | {"rows": few}))
+        results = f"--results={tmp_path / 'results'}"
+        run_tool(keep.Options, keep.main, "--update", results)
+        assert path.read_text() == before
+        with pytest.raises(SystemExit):
+            run_tool(keep.Options, keep.main, "--update", "toy.study", results)
 
     def test_refuses(self, tmp_path):
         results = tmp_path / "results"

@@ -7,11 +7,13 @@ from slow_cases import marked
 
 import p2pjax as pj
 from experiments.compare import results
+from experiments.compare.config import Config
 from experiments.compare.graphs import GRAPHS
-from experiments.compare.methods import METHODS
+from experiments.compare.methods import METHODS, REFUSED
 from experiments.compare.problem import SPLITS, network_of
 from experiments.engine import reading, run_folder
-from p2pjax.types import Peers
+from experiments.engine.config import describe
+from p2pjax.types import InputError, Peers
 
 TINY = (
     "--num_agents=4",
@@ -53,6 +55,12 @@ class Linen(nn.Module):
     def __call__(self, x, train: bool = False):
         x = nn.BatchNorm(use_running_average=not train)(nn.Dense(4)(x))
         return nn.Dense(self.num_classes)(nn.Dropout(0.1, deterministic=not train)(x))
+
+
+class Flat(Linen):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(self.num_classes, name="last")(x.reshape(len(x), -1))
 
 
 class Nnx(nnx.Module):
@@ -159,6 +167,53 @@ def test_every_method_is_made(parse, name):
         models = jax.eval_shape(job.program.algorithm.models, state)
         found = jax.eval_shape(job.program.evaluate, models, data)
     assert found["accuracy"].shape == (4,)
+
+
+def test_every_method_is_offered_or_refused_with_its_reason(parse, capsys):
+    assert {*METHODS} | {*REFUSED} == {*pj.METHODS}
+    assert not {*METHODS} & {*REFUSED}
+    for name, why in REFUSED.items():
+        with pytest.raises((InputError, SystemExit), match=why.split(":")[0]):
+            parse(f"--methods={name}", experiment="compare")
+        assert why in " ".join(describe(Config).split())
+
+
+@pytest.mark.parametrize(
+    "args, said",
+    [
+        (("--methods=combination", "--loss_probability=0.1"), "messages that arrive"),
+        (("--methods=complete_training", "--local_steps=2"), "leave them"),
+        (("--methods=choco_sgd", "--loss_probability=0.1"), "lost messages"),
+        (("--methods=combination", "--local_steps=2"), "use epochs"),
+    ],
+)
+def test_what_a_method_cannot_take_is_refused(parse, args, said):
+    from experiments.compare.study import make_jobs
+
+    with pytest.raises(InputError, match=said):
+        make_jobs(parse(*TINY, *args, experiment="compare"))
+
+
+def test_the_last_layer_of_other_networks_has_to_be_said(parse, tmp_path, monkeypatch):
+    from experiments.compare.study import make_jobs
+
+    (tmp_path / "networks_with_heads.py").write_text(NETWORKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    args = (*TINY, "--methods=fedper", "--network=networks_with_heads:Flat")
+    with pytest.raises(InputError, match="last layer of this network for fedper"):
+        make_jobs(parse(*args, experiment="compare"))
+    (job,) = make_jobs(parse(*args, "--head=params/last/.*", experiment="compare"))
+    assert job.scheme == "fedper"
+
+
+def test_rates_of_methods_that_start_afresh(parse):
+    """Each has a program of its own: no state could tell it the rate."""
+    from experiments.compare.study import make_jobs
+
+    args = ("--methods=combination", "--learning_rates=0.1,0.2")
+    one, other = make_jobs(parse(*TINY, *args, experiment="compare"))
+    assert one.program is not other.program
+    assert not one.hyperparameters and other.setting == {"learning_rate": 0.2}
 
 
 NAMED = [name for name in GRAPHS if name != "file"]

@@ -322,10 +322,12 @@ def test_a_run(run, capsys):
     until = "messages sent by an agent until its run's best"
     assert_drawn(folder, "pareto", until, *methods)
     assert_drawn(folder, "graphs", "who averaged with it", *methods)
+    assert len(last["pens"]["class_accuracy"]) == 10
     metrics = {
         r["metric"] for r in json.loads((folder / "summary.json").read_text())["rows"]
     }
     assert metrics >= {"accuracy", "messages", "bytes", "gini", "merged_in_cluster"}
+    assert metrics >= {"accuracy_before", "majority", "worst_class_accuracy"}
     said = capsys.readouterr().out
     assert "thesis" not in said
     results.print_table(folder, ("rotation_2", True))

@@ -49,7 +49,26 @@ SMALL = {
         "--rules=mean",
         "--splits=iid",
     ),
+    "protocols": (
+        *ONE_ROUND,
+        "--study=heterogeneity",
+        "--num_agents=4",
+        "--hidden=4",
+        "--split=dirichlet",
+        "--alphas=10",
+        "--methods=dpsgd",
+        "--graphs=ring",
+    ),
 }
+OF_IMAGES = (
+    "mnist",
+    "connections",
+    "compare",
+    "combination",
+    "virtual",
+    "robustness",
+    "protocols",
+)
 
 
 def layout(experiment, num_inputs, num_classes):
@@ -62,7 +81,8 @@ def layout(experiment, num_inputs, num_classes):
 
 
 @pytest.mark.parametrize(
-    "experiment", marked(SMALL, "connections", "combination", "robustness", "virtual")
+    "experiment",
+    marked(SMALL, "connections", "combination", "robustness", "virtual", "protocols"),
 )
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_own_npz(run, tmp_path, experiment):
@@ -85,9 +105,7 @@ def test_own_npz(run, tmp_path, experiment):
     assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
 
 
-@pytest.mark.parametrize(
-    "experiment", marked(["mnist", "connections", "compare"], "connections", "compare")
-)
+@pytest.mark.parametrize("experiment", marked(OF_IMAGES, *OF_IMAGES[1:]))
 def test_tensorflow_datasets(run, tmp_path, experiment):
     """Mocked images; the flag alone says which data set it is."""
     tfds = pytest.importorskip("tensorflow_datasets")

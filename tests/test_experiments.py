@@ -544,6 +544,8 @@ def test_every_experiment_has_one_shape(name):
     for part in ("__main__.py", "config.py", "study.py", "RESULTS.md"):
         assert (folder / part).exists(), part
     assert (folder / "flags" / "quick.flags").exists()
+    if name != "heterogeneity":  # where no agent learns
+        assert set(command.SUMMARY) <= set(experiment.summary)
     fields = dataclasses.fields(experiment.config)
     assert {"seed", "workdir", "verbosity"} <= {field.name for field in fields}
     for field in fields:

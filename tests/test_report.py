@@ -462,7 +462,7 @@ def test_gains_classes_and_scores_before_and_after(page, folder):
             "setting": {},
             "run": run,
             "round": 1,
-            "accuracy": float(np.mean(agents)),
+            "accuracy": float(np.mean(np.array(agents, float))),
             "messages": messages,
             "bytes": 4 * messages,
             "agent_accuracy": agents,
@@ -474,6 +474,7 @@ def test_gains_classes_and_scores_before_and_after(page, folder):
         row("alone", 0, 0, [0.5, 0.5]),
         row("together", 0, 3, [0.9, 0.4], class_accuracy=[0.5, None, 1.0], **shared),
         row("together", 1, 3, [0.9, 0.4], class_accuracy=[1.0, None, 1.0], **shared),
+        row("attacked", 0, 3, [None, 0.4], **shared) | {"accuracy": 0.4},
     ]
     path = folder(rows)
     made = page(path)
@@ -481,9 +482,12 @@ def test_gains_classes_and_scores_before_and_after(page, folder):
     for name in ("gain over local", "agents that lose", "before averaging"):
         assert name in heads
     assert "Classes" in made.texts("h2")
-    alone, together = comparisons.gains(reading.read_folder(path, "run"))
+    alone, together, attacked = comparisons.gains(reading.read_folder(path, "run"))
     assert np.isnan(alone["gain over local"])
     assert together["gain over local"] == pytest.approx(0.15)  # of the run both have
     assert together["agents that lose"] == 0.5
-    (one,) = reading.read_folder(path, "run").cases[1:]
+    assert together["gain, lowest tenth"] == pytest.approx(-0.05)
+    assert attacked["gain over local"] == pytest.approx(-0.1)  # of the honest agent
+    assert attacked["agents that lose"] == 1
+    one, _ = reading.read_folder(path, "run").cases[1:]
     np.testing.assert_allclose(comparisons._class_means(one), [0.75, np.nan, 1])

@@ -33,6 +33,7 @@ AVERAGED = {
     ("dissensus", 3): 2.837e-4,
 }
 SLOW = pytest.mark.slow
+FORMATS_TRIED = ("exact", "choco_sign")
 TINY = (
     "--num_agents=6",
     "--links=2",
@@ -140,6 +141,11 @@ def test_two_worlds_study(run):
             2 * (36 / 7 if attack == "backdoor" else degree)
         )
         assert row["steps"] == 2
+        assert len(row["class_accuracy"]) == 10
+        assert 0 <= row["worst_class_accuracy"] <= row["balanced_accuracy"] <= 1
+        if scheme != "local_only":
+            assert row["accuracy_after"] == row["accuracy"]
+            assert 0 <= row["accuracy_before"] <= 1
     assert found["gts", "alie"]["max_byzantine_neighbors"] == 1
     assert found["gts", "backdoor"]["mu_2"] == pytest.approx(4)
     shown = ("alie", "backdoor", "attackers f", "gts", "dpsgd", "local only")
@@ -172,12 +178,13 @@ def test_compression_study(run):
         *TINY,
         "--study=compression",
         "--eval_every=1",
-        "--formats=exact,choco_sign",
+        f"--formats={','.join(FORMATS_TRIED)}",
         "--consensus_steps=0.4",
         "--graphs=ring",
         experiment="robustness",
     )
     found = reading.rows(folder)
+    assert {r["scheme"] for r in found if "accuracy_before" in r} == {*FORMATS_TRIED}
     sent = {row["scheme"]: row["bytes"] for row in found}
     size = 64 * 4 + 4 + 4 * 10 + 10
     assert sent["local_only"] == 0

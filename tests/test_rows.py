@@ -166,6 +166,29 @@ def test_summary_has_gains_over_learning_alone(tmp_path):
     assert found["some", "share_of_agents_that_lose"]["mean"] == pytest.approx(1 / 6)
     assert ("none", "gain_over_local") not in found
     assert ("some", "loss") not in found  # which no row has
+    deciles = [found["some", f"gain_over_local_p{p}"]["mean"] for p in (10, 50, 90)]
+    first = np.percentile([0.1, -0.1, 0.2], (10, 50, 90))
+    assert deciles == pytest.approx((first + 0.1) / 2)
+
+
+def test_gains_are_those_of_honest_agents(tmp_path):
+    """Agents that attack neither win nor lose, wherever they stand."""
+    attacked, nothing = [np.nan, 0.4, 0.7], {"size": 3}
+    found_rows = [
+        evaluation("pooled", 0, 1, [0.0, 0.0, 0.0], 0) | {"scheme": "central"},
+        evaluation("none", 0, 1, [0.5, 0.5, 0.5], 0, **nothing),
+        evaluation("inside", 0, 1, attacked, 5, **nothing),
+        evaluation("beside", 0, 1, [0.4, 0.5, 0.7, np.nan], 5, **nothing),
+        evaluation("fewer", 0, 1, [0.4, 0.5], 5, **nothing),
+        evaluation("only_attackers", 0, 1, [np.nan] * 3, 5, **nothing),
+    ]
+    found = summary_of(tmp_path, found_rows)
+    assert found["inside", "gain_over_local"]["mean"] == pytest.approx(0.05)
+    assert found["inside", "share_of_agents_that_lose"]["mean"] == 0.5
+    assert found["beside", "gain_over_local"]["mean"] == pytest.approx(0.1 / 3)
+    assert found["beside", "share_of_agents_that_lose"]["mean"] == pytest.approx(1 / 3)
+    gained = {scheme for scheme, metric in found if metric == "gain_over_local"}
+    assert gained == {"inside", "beside"}
 
 
 def test_summary_says_what_a_target_took(tmp_path):
@@ -201,6 +224,20 @@ def test_the_majority_label_of_training_on_the_test():
 def test_accuracies_of_classes_are_means_over_agents_who_have_them():
     values = np.array([[0.5, np.nan, np.nan], [1.0, 0.25, np.nan]])
     assert rows._over_agents(values) == [0.75, 0.25, None]
+
+
+def test_classes_of_honest_agents_are_balanced():
+    values = {
+        "accuracy": np.array([0.5, np.nan, 1.0]),
+        "diverged": np.array([0.0, np.nan, 0.0]),
+        "class_accuracy": np.array([[0.5, 1.0], [np.nan] * 2, [0.25, np.nan]]),
+    }
+    used = Used(*np.zeros(5, np.int64))
+    tally = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    row = rows.metrics_row({}, tally, used, values, TWO_ROUNDS, CLUSTER, {})
+    assert row["class_accuracy"] == [0.375, 1.0]
+    assert row["balanced_accuracy"] == pytest.approx((0.75 + 0.25) / 2)
+    assert row["worst_class_accuracy"] == pytest.approx((0.5 + 0.25) / 2)
 
 
 def test_means_are_over_honest_agents():

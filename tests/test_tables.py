@@ -1,6 +1,7 @@
 """Tables of results: computed from kept runs, and equal to what is committed."""
 
 import json
+import re
 
 import experiment_modules
 import numpy as np
@@ -9,6 +10,8 @@ from experiment_modules import run_tool
 from scipy import stats
 
 from experiments.claims import evidence
+from experiments.engine import reading
+from experiments.keep import kept_study
 from experiments.tables import __main__ as command
 from experiments.tables import leaderboard, render
 from p2pjax.types import InputError
@@ -32,6 +35,25 @@ def test_every_kept_study_has_a_flagfile_and_a_section():
             assert f"### {folder.name}\n" in page
             for name in ("run.flags", "summary.json", "runs.jsonl"):
                 assert (folder / name).exists()
+
+
+def test_kept_summaries_say_all_that_is_computed_of_their_runs():
+    for path in (ROOT / "results").glob("*/runs.jsonl"):
+        kept = reading.summary(path.parent).rows
+        found = kept_study.updated(path.parent)["rows"]
+        command = "python -m experiments.keep --update"
+        assert found == kept, f"{path.parent.name}: run {command}"
+
+
+def test_no_kept_study_has_typed_numbers_as_well():
+    """What was typed in before goes when the study is kept."""
+    for name in experiment_modules.NAMES:
+        page = (ROOT / "experiments" / name / "RESULTS.md").read_text()
+        _, _, typed = page.partition("## Earlier measurements\n")
+        named = set(re.findall(r"flags/(\w+)\.flags", typed))
+        named |= set(re.findall(rf"\b{name}\.(\w+)", typed))
+        both = {own for own in named if (ROOT / f"results/{name}.{own}").exists()}
+        assert not both, f"{name}: delete the typed numbers of {sorted(both)}"
 
 
 def write_study(root, name, lines):
@@ -86,6 +108,23 @@ def test_settings_that_vary_are_columns(tmp_path):
     )
     assert head == "| scheme | size | other 1 | other 2 |"
     assert first == "| a | 5 | 0.050 | 0.050 |"
+
+
+def test_gains_have_a_table_where_agents_learn_alone(tmp_path):
+    def own(scheme, messages, agents, **setting):
+        more = {"messages": [messages] * 3, "agent_accuracy": agents}
+        return line(scheme, 0, [0.1, 0.2, 0.3], **setting) | more
+
+    lines = [own("alone", 0, [0.5, 0.5]), own("together", 3, [0.4, 0.9])]
+    head, _, row = render.gains(write_study(tmp_path, "toy.one", lines))
+    assert head == "| scheme | gain |"
+    assert row == "| together | +0.150 (-0.050, 50% lose) |"
+    lines.append(own("together", 3, [0.6, 0.6], size=4))
+    lines[1]["setting"] = {"size": 3}
+    found = render.gains(write_study(tmp_path, "toy.two", lines))
+    assert found[0] == "| scheme |  | size 3 | size 4 |"
+    assert found[2].endswith("| +0.100 (+0.100, 0% lose) |")
+    assert render.gains(write_study(tmp_path, "toy.no", lines[1:])) == []
 
 
 def test_pages_that_cannot_be_written_are_refused(tmp_path, capsys):

@@ -97,6 +97,7 @@ def test_runs_can_start_anywhere_and_fedavg_is_scored_before_averaging(run):
     rows = reading.rows(second)
     assert rows == [row for row in reading.rows(both) if row["run"] == 1]
     assert ["accuracy_before" in row for row in rows] == [False, True]
+    assert [len(row["class_accuracy"]) for row in rows] == [2, 2]
 
 
 TINY = (

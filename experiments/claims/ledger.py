@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from experiments.claims import kinds
 from experiments.engine import untrusted_files
-from experiments.engine.reading import OF_AGENTS
+from experiments.engine.reading import OF_AGENTS, OF_THE_END
 from experiments.engine.row_kinds import WHERE
 from p2pjax.types import InputError
 
@@ -258,7 +258,7 @@ def _operand(about: str, given: Table, common: Table) -> Operand:
         "metric": given.get("metric", common["metric"]),
         "at": given.get("at", common["at"]),
     }
-    if here["metric"] in (*WHERE, *OF_AGENTS):
+    if here["metric"] in (*WHERE, *OF_AGENTS, *OF_THE_END):
         raise InputError(
             f"{about} needs a metric that is measured in every evaluation, got "
             f"{here['metric']}."

@@ -76,8 +76,9 @@ def judge(
     parts = judge_parts(claim.parts, budgets, studies)
     name, reason = combine(claim, parts, budgets)
     if name == "not run":
-        missing = {part.study for part in claim.parts}
+        missing = sorted({part.study for part in claim.parts})
         needed = sum(budgets[study].core_hours for study in missing)
+        reason += f", needs {', '.join(missing)}"
         reason += f"; {_hours(claim.core_hours or needed)}"
     if claim.note:
         reason += f". {claim.note[0].upper()}{claim.note[1:]}"

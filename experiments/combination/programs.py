@@ -13,7 +13,6 @@ from experiments.engine.jobs import Program
 from p2pjax.datasets.stacking import Examples
 from p2pjax.engines.combining import GlobalStopping, combined_rounds
 from p2pjax.engines.server import server_rounds
-from p2pjax.evaluation.classes import with_balance
 from p2pjax.evaluation.models import non_finite, parameter_norm
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange.factors import (
@@ -112,7 +111,7 @@ def build_program(config: Config, scheme: str, task: Task, choices: Choices) -> 
       task: what each host learns.
       choices: of what a design varies.
     """
-    on_tests = with_balance(before_and_after(task, agent_loop(config, task)))
+    on_tests = before_and_after(task, agent_loop(config, task))
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
         return dict(on_tests(models, data)) | {

@@ -105,11 +105,5 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=(
-        *SUMMARY,
-        "balanced_accuracy",
-        "worst_class_accuracy",
-        "norm",
-        "non_finite",
-    ),
+    summary=(*SUMMARY, "norm", "non_finite"),
 )

@@ -3,7 +3,7 @@
 import dataclasses
 
 from experiments.compare.graphs import GRAPHS
-from experiments.compare.methods import METHODS
+from experiments.compare.methods import METHODS, REFUSED
 from experiments.compare.problem import SPLITS
 from experiments.engine.config import Common
 from experiments.engine.fields import (
@@ -26,8 +26,9 @@ class Config(Common):
 
     methods: tuple[str, ...] = names(
         ("local_only", "dpsgd", "fedavg", "pens"),
-        "What is compared.",
+        f"What is compared. Not here: {'; '.join(REFUSED.values())}.",
         among=list(METHODS),
+        refused=REFUSED,
     )
     learning_rates: tuple[float, ...] | None = numbers(
         None,
@@ -133,6 +134,20 @@ class Config(Common):
     )
     penalty_weight: float = number(
         0.1, "Of fedprox, ditto and fedcurv.", at_least=0, topic=TRAINING
+    )
+    consensus_step: float = number(
+        0.5,
+        "Of choco_sgd, which sends signs.",
+        above=0,
+        at_most=1,
+        topic=TRAINING,
+    )
+    head: tuple[str, ...] | None = names(
+        None,
+        "Regular expressions of the paths of the last layer, which fedper does not "
+        "send and facade has once in each cluster; known of mlp, cnn and "
+        "batch_norm_cnn.",
+        topic=TRAINING,
     )
     level: int = integer(
         80,

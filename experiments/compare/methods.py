@@ -9,7 +9,7 @@ import optax
 import p2pjax as pj
 from experiments.compare.graphs import NamedGraph
 from p2pjax.tasks.task import Task
-from p2pjax.types import Algorithm, FederatedData
+from p2pjax.types import Algorithm, FederatedData, InputError
 
 
 class Problem(NamedTuple):
@@ -28,6 +28,8 @@ class Problem(NamedTuple):
     loss_probability: float
     score_before: bool
     agent_loop: int
+    consensus_step: float = 0.5  # of choco_sgd
+    head: tuple[str, ...] = ()  # paths of the leaves of the last layer
 
     @property
     def own(self) -> dict[str, Any]:
@@ -48,6 +50,34 @@ class Problem(NamedTuple):
     def averaged(self) -> dict[str, Any]:
         """Arguments of methods that have both models on request."""
         return self.sent | {"score_before": self.score_before}
+
+    def whole(self, method: str) -> dict[str, Any]:
+        """Arguments of methods whose messages all arrive.
+
+        Args:
+          method: its name, for messages.
+        """
+        if self.loss_probability:
+            raise InputError(
+                f"Need messages that arrive for {method}, which sums up the models of "
+                f"all agents, got --loss_probability={self.loss_probability:g}: leave "
+                "it, or the method, out."
+            )
+        return self.own
+
+    def personal(self, method: str) -> tuple[str, ...]:
+        """Paths of the last layer.
+
+        Args:
+          method: that does not average it, for messages.
+        """
+        if not self.head:
+            raise InputError(
+                f"Need to know the last layer of this network for {method}, which "
+                "does not average it over all agents: give regular expressions of its "
+                "paths, such as --head=params/layer_2/.*."
+            )
+        return self.head
 
     def stage(self, parts: int, least: int = 1) -> int:
         """A part of all rounds, for methods with stages."""
@@ -113,10 +143,25 @@ def _token_ring(num_agents: int) -> Any:
     return pj.graphs.ring(min(num_agents, max(3, num_agents // 4)))
 
 
+def _complete(p: Problem) -> Algorithm:
+    if p.local_updates is not None:
+        raise InputError(
+            "Need no --local_steps and no --local_epochs for complete_training, whose "
+            "agents train until their held-out loss stops falling: leave them, or the "
+            "method, out."
+        )
+    return pj.complete_training(p.task, p.optimizer, **p.whole("complete_training"))
+
+
 METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "local_only": lambda p: pj.local_only(p.task, p.optimizer, **p.own),
     "central": lambda p: pj.central(p.task, p.optimizer, batch_size=p.batch_size),
     "dpsgd": on_graph(pj.dpsgd),
+    "choco_sgd": lambda p: on_graph(
+        pj.choco_sgd,
+        compression=pj.channel.sign(),
+        consensus_step=p.consensus_step,
+    )(p),
     "d2": on_graph(pj.d2),
     "dfedavgm": on_graph(pj.dfedavgm),
     "dfedsam": on_graph(pj.dfedsam),
@@ -137,6 +182,9 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "fedavg": _served(pj.fedavg),
     "fedopt": _served(pj.fedopt),
     "fedprox": _penalised(pj.fedprox),
+    "fedper": lambda p: pj.fedper(
+        p.task, p.optimizer, personal=p.personal("fedper"), **p.averaged
+    ),
     "scaffold": _served(pj.scaffold),
     "ditto": _penalised(pj.ditto),
     "fedcurv": lambda p: pj.fedcurv(
@@ -147,6 +195,13 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     ),
     "sparse": lambda p: pj.sparse(p.task, p.optimizer, p.graph.graph, **p.sent),
     "dfca": per_round(pj.dfca, lambda p: {"num_clusters": _num_clusters(p.data)}),
+    "facade": per_round(
+        pj.facade,
+        lambda p: {
+            "head": p.personal("facade"),
+            "num_clusters": _num_clusters(p.data),
+        },
+    ),
     "divshare": per_round(pj.divshare),
     "teleportation": lambda p: pj.teleportation(
         p.task, p.optimizer, _token_ring(len(p.data.cluster)), **p.sent
@@ -197,4 +252,17 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "partial_averaging": lambda p: pj.partial_averaging(
         p.task, p.optimizer, pj.partial.level(p.level / 100), **p.averaged
     ),
+    "combination": lambda p: pj.combination(
+        p.task, p.optimizer, **p.whole("combination")
+    ),
+    "complete_training": _complete,
+}
+# Whose optimizer starts afresh in each round, so that no state has its rate.
+AFRESH = ("combination", "complete_training")
+# Methods of `pj.METHODS` that cannot be compared here, and why.
+REFUSED: Mapping[str, str] = {
+    "virtual": "virtual learns distributions of weights and needs a network of them, "
+    "not one with a number for each weight: see experiments.virtual",
+    "multi_task": "multi_task needs groups of agents with tasks of their own, not one "
+    "task for all: see experiments.multi_task",
 }

@@ -94,6 +94,18 @@ def network_of(config: "Config", num_classes: int) -> Any:
     return _made(found, num_classes)
 
 
+def head_of(config: "Config") -> tuple[str, ...]:
+    """Paths of the last layer, by regular expressions; empty where it is not known."""
+    if config.head is not None:
+        return config.head
+    convolutions = {"mlp": 0, "cnn": len(config.channels)}
+    convolutions["batch_norm_cnn"] = len(config.channels)
+    if config.network not in convolutions:
+        return ()
+    last = convolutions[config.network] + len(config.hidden) + 1
+    return (f"params/layer_{last}/.*",)
+
+
 def _made(found: Any, num_classes: int) -> Any:
     """Calls a factory; modules, networks and NNX constructors are what they are."""
     if isinstance(found, nn.Module) or not callable(found):

@@ -10,7 +10,7 @@ from experiments.analysis import figures
 from experiments.compare import problem, results
 from experiments.compare.config import Config
 from experiments.compare.graphs import GRAPHS
-from experiments.compare.methods import METHODS, Problem
+from experiments.compare.methods import AFRESH, METHODS, Problem
 from experiments.engine import fitting
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop, rate
@@ -38,7 +38,7 @@ OPTIMIZERS = {
 
 
 def make_jobs(config: Config) -> list[Job]:
-    """All runs of all methods; learning rates of a method share a program."""
+    """All runs of all methods; learning rates of most methods share a program."""
     examples = problem.examples_of(config)
     network = problem.network_of(config, examples.num_classes)
     rates = config.learning_rates or (rate(config, 0.1),)
@@ -71,19 +71,26 @@ def make_jobs(config: Config) -> list[Job]:
         loss_probability=config.loss_probability,
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),
+        consensus_step=config.consensus_step,
+        head=problem.head_of(config),
     )
     evaluate = _evaluation(config, task)
     jobs = []
     for name in config.methods:
-        program = Program(METHODS[name](made), evaluate)
+        is_afresh = name in AFRESH
+        if not is_afresh:
+            program = Program(METHODS[name](made), evaluate)
         for value in rates:
+            if is_afresh:  # no state has the rate, so each has a program
+                fixed = made._replace(optimizer=OPTIMIZERS[config.optimizer](value))
+                program = Program(METHODS[name](fixed), evaluate)
             jobs += jobs_of_runs(
                 config,
                 name,
                 {"learning_rate": value},
                 program,
                 data,
-                hyperparameters={"learning_rate": value},
+                hyperparameters={} if is_afresh else {"learning_rate": value},
             )
     return jobs
 

@@ -39,7 +39,8 @@ def image_task(config: Config, shape: tuple[int, ...], num_classes: int) -> Task
         module = cnn.CNN((6, 16), (120,), num_classes, kernel_size=5, pool=2)
     elif name == "cnn_table":
         module = cnn.CNN((6, 16), (128,), num_classes, kernel_size=5, pool=3)
-    return classification(module, shape, losses.softmax_cross_entropy)
+    loss = losses.softmax_cross_entropy
+    return classification(module, shape, loss, per_class=True)
 
 
 def text_task(config: Config, num_ids: int) -> Task:

@@ -12,7 +12,7 @@ from experiments.connections.methods import METHODS, NOT_DEFAULT, OF_A_RUN
 from experiments.connections.options import Options
 from experiments.connections.subject import Run, Subject
 from experiments.engine import reading
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs, own_examples
 from p2pjax.datasets.loaders import text
@@ -106,11 +106,8 @@ EXPERIMENT = Experiment(
     make_jobs,
     report,
     summary=(
-        "accuracy",
-        "loss",
+        *SUMMARY,
         "worst_decile",
-        "messages",
-        "bytes",
         "gini",
         "in_cluster",
         "merged_in_cluster",

@@ -35,6 +35,8 @@ SUMMARY = (
     "messages",
     "bytes",
     "majority",
+    "balanced_accuracy",
+    "worst_class_accuracy",
 )
 HELP = frozenset(("--help", "--helpshort", "--helpfull", "-h", "-help", "-helpshort"))
 

@@ -6,7 +6,8 @@ among those that are known.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 STUDY = "What is studied"
@@ -205,6 +206,7 @@ def names(
     help_text: str,
     *,
     among: Sequence[str] | None = None,
+    refused: Mapping[str, str] = MappingProxyType({}),
     topic: str = STUDY,
 ) -> Any:
     """Words joined by commas; repeated ones count once.
@@ -213,6 +215,7 @@ def names(
       default: None where something else decides.
       help_text: a sentence.
       among: the words that are taken; any if not given.
+      refused: other words that one could expect, and why they are not taken.
       topic: under which the help lists it.
     """
 
@@ -222,6 +225,8 @@ def names(
             raise ValueError("need words joined by commas, got none")
         unknown = [name for name in found if among is not None and name not in among]
         if unknown:
+            if unknown[0] in refused:
+                raise ValueError(refused[unknown[0]])
             raise ValueError(f"need {', '.join(among or ())}, got '{unknown[0]}'")
         return found
 

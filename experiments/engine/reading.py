@@ -21,6 +21,7 @@ from experiments.engine.untrusted_files import MissingFileError, refusal
 METRICS, LINKS = "metrics.jsonl", "links.jsonl"
 SUMMARY, FLAGS, KEPT = "summary.json", "run.flags", "runs.jsonl"
 OF_AGENTS = ("agent_accuracy", "agent_messages")  # a number for each agent
+OF_THE_END = ("agent_accuracy", "class_accuracy")  # of a kept run's last evaluation
 # A number in each row that has it, wherever `rows.metrics_row` writes it.
 SCALARS = frozenset(
     (
@@ -235,7 +236,7 @@ def kept_runs(folder: Path) -> list[Row]:
         length = len(row["round"])
         for name in row.keys() - {*WHERE, "round"}:
             require(row, name, row_kinds.is_list)
-            if name != OF_AGENTS[0] and len(row[name]) != length:
+            if name not in OF_THE_END and len(row[name]) != length:
                 raise ValueError(f"has {len(row[name])} values of {name}, not {length}")
         return row
 

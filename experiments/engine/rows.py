@@ -10,11 +10,11 @@ from experiments.engine.run_folder import Row
 from p2pjax import sharding
 from p2pjax.evaluation import models, statistics
 from p2pjax.evaluation.attacked import is_judged
+from p2pjax.evaluation.classes import BY_CLASS, balance
 from p2pjax.evaluation.test_sets import DIVERGED
 from p2pjax.simulation._used import Used
 from p2pjax.types import Array, FederatedData, Info, Links
 
-BY_CLASS = "class_accuracy"
 MOST_LINKED = 500  # agents of a run whose links are kept: there may be N * N of them
 
 
@@ -149,7 +149,8 @@ def metrics_row(
 
     Values per agent become their mean, over honest agents where some attack; accuracy
     and messages are also kept per agent. Of `diverged` it is told how many agents did.
-    Accuracies of classes `[N, k]` become means over the agents who have the class.
+    Accuracies of classes `[N, k]` become means over the agents who have the class; how
+    right agents are with their classes in the mean, and with the worst, is told too.
 
     Args:
       name: scheme, setting and run.
@@ -163,6 +164,9 @@ def metrics_row(
     size = tally.sent.shape  # (N,)
     judged = is_judged(values)
     judged = np.ones(size, bool) if judged is None else judged
+    if BY_CLASS in values:
+        of_classes = balance(values[BY_CLASS])
+        values = {**values, **{n: np.asarray(v) for n, v in of_classes.items()}}
 
     def summed_up(name: str, value: np.ndarray) -> Any:
         if value.shape == size:

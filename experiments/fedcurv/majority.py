@@ -7,7 +7,6 @@ import numpy as np
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Program
 from experiments.fedcurv.config import Config
-from p2pjax.evaluation.classes import with_balance
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.network import Network
@@ -60,7 +59,7 @@ def program(config: Config, shape: tuple[int, ...], num_classes: int) -> Program
         none = jnp.zeros(num_agents(data), jnp.float32)
         return state, Info(none, none, none, none, examples=none, steps=none)
 
-    evaluate = with_balance(before_and_after(task, agent_loop(config, task)))
+    evaluate = before_and_after(task, agent_loop(config, task))
     algorithm = Algorithm(
         init_fn, plan_fn, round_fn, Models, evaluate, "nothing: labels were counted"
     )

@@ -9,7 +9,7 @@ import optax
 
 from experiments.analysis import figures
 from experiments.engine import fitting, reading
-from experiments.engine.command import SUMMARY, Experiment
+from experiments.engine.command import Experiment
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
 from experiments.fedcurv import majority
@@ -17,7 +17,6 @@ from experiments.fedcurv.config import LOSSES, WITHOUT_PENALTY, Config
 from experiments.fedcurv.data import make_data
 from experiments.fedcurv.methods import make_algorithm
 from p2pjax.datasets.loaders import points
-from p2pjax.evaluation.classes import with_balance
 from p2pjax.evaluation.models import parameter_norm
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.nn.mlp import MLP
@@ -55,7 +54,7 @@ def with_strengths(config: Config) -> list[tuple[str, float]]:
 
 def evaluation(config: Config, task: Task) -> Evaluate:
     """Scores of every agent on its own test set, and the size of the models."""
-    on_tests = with_balance(before_and_after(task, agent_loop(config, task)))
+    on_tests = before_and_after(task, agent_loop(config, task))
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
         norm = parameter_norm(models.reported.params)
@@ -134,5 +133,4 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=(*SUMMARY, "balanced_accuracy", "worst_class_accuracy"),
 )

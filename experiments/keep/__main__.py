@@ -1,9 +1,12 @@
 """Keeps finished runs as a study of `results/`.
 
     python -m experiments.keep STUDY WORKDIR [WORKDIR...] [--replace]
+    python -m experiments.keep --update
 
 STUDY is called after its flagfile, such as mnist.level. Several work folders are parts
 of one study: they differ in runs, methods, levels and other lists of what was tried.
+The second form adds to the summaries of all kept studies what is computed of their runs
+and they lack.
 """
 
 import dataclasses
@@ -22,10 +25,24 @@ class Options:
 
     results: str = text("results", "Where studies are kept.", topic=RESULTS)
     replace: bool = switch(False, "Replace what was kept before.", topic=RESULTS)
+    update: bool = switch(
+        False,
+        "Instead of keeping runs, add to the summaries of all studies that are kept "
+        "what is computed of their runs and they lack.",
+        topic=RESULTS,
+    )
 
 
 def main(options: Options, arguments: Sequence[str]) -> None:
     """Reads the folders and writes the study."""
+    if options.update:
+        if arguments:
+            raise InputError(
+                f"Need no study with --update, which is for all, got {arguments[0]}."
+            )
+        for path in sorted(Path(options.results).glob("[!.]*/runs.jsonl")):
+            kept_study.update_summary(path.parent)
+        return
     if len(arguments) < 2:
         raise InputError(
             "Need the name of a study and its work folders, got "

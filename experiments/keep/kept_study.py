@@ -1,7 +1,9 @@
 """A kept study: `run.flags`, `summary.json` and `runs.jsonl` of its run folders.
 
 `runs.jsonl` has a line per scheme, setting and run, with a list over the evaluations
-for `round` and for every scalar column, and the last evaluation's `agent_accuracy`.
+for `round` and for every scalar column, and the last evaluation's `agent_accuracy` and
+`class_accuracy`. The summary has what is computed of several runs, such as gains over
+learning alone, whether or not the summaries of the run folders have it.
 """
 
 import json
@@ -11,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from experiments.engine import reading
-from experiments.engine.reading import Summary
+from experiments.engine.command import SUMMARY
+from experiments.engine.reading import OF_THE_END, Summary
 from experiments.engine.row_kinds import WHERE, Row
+from experiments.engine.summary import DERIVED, by_scheme, summary_rows
 from experiments.engine.untrusted_files import refusal, shown
-from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
 Flags = dict[str, str]  # by name; "" for those without a value, `x` or `nox`
@@ -95,14 +96,66 @@ def keep(name: str, folders: Sequence[Path], results: Path, replace: bool) -> Pa
     names = [row["metric"] for part in parts for row in part.summary.rows]
     summary = {
         "experiment": experiment,
-        "rows": summary_rows(runs, list(dict.fromkeys(names))),
+        "rows": summary_rows(
+            by_scheme(row for rows in runs for row in rows),
+            metrics_of(names),
+            _target(parts[0].flags),
+        ),
         "environment": _environment(parts),
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.flags").write_text("\n".join(flags) + "\n")
-    (folder / "summary.json").write_text(json.dumps(plain(summary, 7), indent=1) + "\n")
+    _write_summary(folder, summary)
     (folder / "runs.jsonl").write_text(lines_of(runs))
     return folder
+
+
+def update_summary(folder: Path) -> None:
+    """Adds to the summary of a kept study what its `runs.jsonl` says and it lacks.
+
+    Args:
+      folder: of the study.
+    """
+    _write_summary(folder, updated(folder))
+
+
+def updated(folder: Path) -> Row:
+    """The summary of a kept study with all that its `runs.jsonl` says.
+
+    What is computed of several runs is computed anew; metrics of the last evaluation
+    that are there already stay, because they were computed of more digits.
+
+    Args:
+      folder: of the study.
+    """
+    before = reading.summary(folder)
+    schemes = by_scheme(
+        row for line in reading.kept_runs(folder) for row in evaluations(line)
+    )
+    names = metrics_of([row["metric"] for row in before.rows])
+    kept = {(reading.key_of(row), row["metric"]): row for row in before.rows}
+    rows = [
+        found
+        if found["metric"] in DERIVED
+        else kept.get((reading.key_of(found), found["metric"]), found)
+        for found in summary_rows(schemes, names, _target(reading.flags(folder)))
+    ]
+    summary = {"experiment": before.experiment, "rows": plain(rows, 7)}
+    return summary | {"environment": before.environment}
+
+
+def metrics_of(names: Sequence[str]) -> list[str]:
+    """Columns of rows that a kept summary has: those asked for, and the usual ones."""
+    return [name for name in dict.fromkeys((*names, *SUMMARY)) if name not in DERIVED]
+
+
+def _target(flags: Flags) -> float | None:
+    """The accuracy whose cost is told, if one is."""
+    return float(flags["target_accuracy"]) if "target_accuracy" in flags else None
+
+
+def _write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    (folder / "summary.json").write_text(json.dumps(plain(summary, 7), indent=1) + "\n")
 
 
 def lines_of(runs: Sequence[Sequence[Row]]) -> str:
@@ -199,28 +252,19 @@ def line_of(rows: Sequence[Row]) -> Row:
     ]
     line = {key: rows[0][key] for key in WHERE}
     line |= {name: [row.get(name) for row in rows] for name in names}
-    if "agent_accuracy" in rows[-1]:
-        line["agent_accuracy"] = rows[-1]["agent_accuracy"]
-    return line
+    return line | {name: rows[-1][name] for name in OF_THE_END if name in rows[-1]}
 
 
-def summary_rows(runs: Sequence[Sequence[Row]], names: Sequence[str]) -> list[Row]:
-    """The last value of every run, summed up over runs, by scheme and setting."""
-    finals: dict[str, list[Row]] = {}
-    for rows in runs:
-        group = json.dumps([rows[-1]["scheme"], rows[-1]["setting"]])
-        finals.setdefault(group, []).append(rows[-1])
-    return [
-        {
-            "scheme": same[0]["scheme"],
-            "setting": same[0]["setting"],
-            "metric": name,
-            **statistics.over_runs(np.asarray([row[name] for row in same], float)),
-        }
-        for same in finals.values()
-        for name in names
-        if all(name in row for row in same)
+def evaluations(line: Row) -> list[Row]:
+    """What `line_of` was given, but for other lists than those of the end."""
+    columns = {k: v for k, v in line.items() if k not in (*WHERE, *OF_THE_END)}
+    where = {key: line[key] for key in WHERE}
+    rows = [
+        where | {name: values[place] for name, values in columns.items()}
+        for place in range(len(line["round"]))
     ]
+    rows[-1] |= {name: line[name] for name in OF_THE_END if name in line}
+    return rows
 
 
 def plain(value: Any, digits: int) -> Any:

@@ -12,7 +12,7 @@ import optax
 
 from experiments.analysis import figures
 from experiments.engine import fitting, run_folder
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.datasets import least_words
 from experiments.engine.jobs import Job, Program, jobs_of_runs
@@ -119,6 +119,9 @@ def build_program(
         # Rows, figures and tables call the score of any task its accuracy.
         rows = {"accuracy": values["score"], "loss": values["loss"]}
         rows[DIVERGED] = values[DIVERGED]
+        for when in ("before", "after"):
+            if f"score_{when}" in values:
+                rows[f"accuracy_{when}"] = values[f"score_{when}"]
         for number, one in enumerate(own):
             agents = slice(number * size, (number + 1) * size)
             rows[one.metric] = jnp.nanmean(values["score"][agents])
@@ -206,7 +209,7 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=(*map(data.metric, DATASETS), "accuracy", "loss", "messages", "bytes"),
+    summary=(*map(data.metric, DATASETS), *SUMMARY),
     prepare=prepare,
     takes_processes=False,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.analysis import figures
 from experiments.engine import fitting
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.datasets import least_words, load_dataset, users_of_runs
 from experiments.engine.jobs import (
     Job,
@@ -200,5 +200,5 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=("accuracy", "loss", "messages", "bytes", "worst_decile"),
+    summary=(*SUMMARY, "worst_decile"),
 )

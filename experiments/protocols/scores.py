@@ -9,18 +9,11 @@ from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.tasks.task import Task
 from p2pjax.types import Array, Evaluate, FederatedData, Models, num_agents
 
-COLUMNS = (
-    "accuracy",
-    "accuracy_before",
-    "accuracy_after",
+COLUMNS = (  # beside those of all experiments
     "pooled_accuracy",
     "worst_pooled",
     "merged_accuracy",
     "disagreement",
-    "loss",
-    "messages",
-    "bytes",
-    "majority",
     "learning_rate",
 )
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.engine import reading
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, Measurement
 from experiments.protocols import consensus, pictures, results, scores, training
 from experiments.protocols.cases import check_given
@@ -68,7 +68,7 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=("squared_error", *scores.COLUMNS),
+    summary=("squared_error", *SUMMARY, *scores.COLUMNS),
     prepare=settle_tuning,
     takes_processes=False,
 )

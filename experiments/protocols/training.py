@@ -26,7 +26,7 @@ def jobs_of(config: Config) -> list[Job]:
     """All runs of all cases; those that differ in data and rates share a program."""
     examples = examples_of(config)
     network = compared.network_of(as_compared(config), examples.num_classes)
-    task = classification(network, examples.x.shape[1:])
+    task = classification(network, examples.x.shape[1:], per_class=True)
     batch = math.prod(examples.x.shape[1:]) * examples.x.dtype.itemsize
     fitting.check_agents(
         config,

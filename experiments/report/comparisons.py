@@ -6,19 +6,31 @@ from typing import Any
 
 import numpy as np
 
+from experiments.engine import summary
 from experiments.engine.reading import key_of
 from experiments.engine.row_kinds import Row
-from experiments.engine.summary import Runs, alone_for, by_scheme, gains_over
+from experiments.engine.summary import Runs
 from experiments.report import markup
 from experiments.report.measures import setting_text
 from experiments.report.reading import Folder, SchemeRows
 
-NO_GAIN = {"gain over local": math.nan, "agents that lose": math.nan}
+COLUMNS = {
+    summary.GAIN: "gain over local",
+    f"{summary.GAIN}_p10": "gain, lowest tenth",
+    f"{summary.GAIN}_p50": "gain, median",
+    f"{summary.GAIN}_p90": "gain, highest tenth",
+    summary.LOSING: "agents that lose",
+}
+NO_GAIN = dict.fromkeys(COLUMNS.values(), math.nan)
 
 
 def gains(folder: Folder) -> list[Row]:
-    """For every scheme: mean gain over agents and runs, and the share that loses."""
-    schemes = by_scheme(
+    """For every scheme: gains over learning alone, means over runs of each column.
+
+    The lowest tenth is what a tenth of the agents does not reach, the highest tenth
+    what a tenth is above.
+    """
+    schemes = summary.by_scheme(
         row for scheme in folder.cases for row in scheme.last_rows if _has_agents(row)
     )
     found = {key_of(next(iter(runs.values()))[-1]): runs for runs in schemes}
@@ -28,14 +40,11 @@ def gains(folder: Folder) -> list[Row]:
 def _gain(runs: Runs | None, schemes: Sequence[Runs]) -> Row:
     if runs is None:
         return dict(NO_GAIN)
-    alone = alone_for(next(iter(runs.values()))[-1], schemes)
-    differences = [] if alone is None else gains_over(runs, alone)
-    if not differences:
-        return dict(NO_GAIN)
-    of_agents = np.concatenate(differences)
-    return {
-        "gain over local": float(of_agents.mean()),
-        "agents that lose": float(np.mean(of_agents < 0)),
+    found = summary.gains(runs, schemes)
+    return NO_GAIN | {
+        said: float(np.mean(found[name]))
+        for name, said in COLUMNS.items()
+        if name in found
     }
 
 
@@ -44,8 +53,10 @@ def _has_agents(row: Row) -> bool:
 
 
 def _is_numbers(values: Any) -> bool:
+    """Whether it is a list of numbers, null for agents that attack."""
     return isinstance(values, list) and all(
-        isinstance(value, (int, float)) and math.isfinite(value) for value in values
+        value is None or (isinstance(value, (int, float)) and math.isfinite(value))
+        for value in values
     )
 
 

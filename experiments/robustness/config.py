@@ -13,6 +13,7 @@ from experiments.engine.fields import (
     names,
     number,
     numbers,
+    switch,
 )
 from experiments.robustness.adversaries import ATTACKS, NONE, RULES
 from experiments.robustness.formats import FORMATS
@@ -182,6 +183,13 @@ class Config(Common):
         "40 in two_worlds, and a constant rate elsewhere, if not given. The rate of "
         "separated falls with the square root of their number.",
         at_least=1,
+        topic=TRAINING,
+    )
+
+    score_before: bool = switch(
+        True,
+        "Also score the models before they are averaged, of agents who do not choose "
+        "their peers.",
         topic=TRAINING,
     )
 

@@ -61,7 +61,7 @@ def make_task(config: Config, examples: Examples) -> Task:
         network = MLP((config.hidden, num_classes), nn.relu)
     elif config.kind == "softmax":
         network = SoftmaxRegression(num_classes, config.init_std)
-    task = classification(network, examples.x.shape[1:])
+    task = classification(network, examples.x.shape[1:], per_class=True)
     example = math.prod(examples.x.shape[1:]) * examples.x.dtype.itemsize
     most = max(config.attackers) if config.study == "two_worlds" else 0
     fitting.check_agents(

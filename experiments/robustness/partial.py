@@ -203,6 +203,7 @@ def _averaging(
         averaging=metropolis_gossip(config.size, place.graph),
         attack=attack,
         aggregate=rule,
+        score_before=config.score_before,
         agent_loop=agent_loop(config, task),
     )
 

@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax.evaluation.attacked import of_honest_agents
-from p2pjax.evaluation.test_sets import on_test_sets
+from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange.attacks import Attack
 from p2pjax.tasks.task import Task
 from p2pjax.training.samplers import whole_set
 from p2pjax.types import Array, Evaluate, FederatedData, Models, PyTree, Split
 
-COLUMNS = (
-    "accuracy",
+COLUMNS = (  # beside those of all experiments
     "worst_accuracy",
     "disagreement",
     "attack_success",
@@ -20,9 +19,6 @@ COLUMNS = (
     "mean_of_all",
     "mean_of_clique_1",
     "mean_of_clique_2",
-    "loss",
-    "messages",
-    "bytes",
 )
 
 
@@ -65,7 +61,7 @@ def of_agents(
       attack: whose agents are not judged.
       validates: whether there is also a `valid_accuracy`.
     """
-    evaluate = on_test_sets(task, agent_loop)
+    evaluate = before_and_after(task, agent_loop)
     if attack is not None:
         evaluate = of_honest_agents(evaluate, task, attack, agent_loop)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.analysis import figures
 from experiments.engine import reading
-from experiments.engine.command import Experiment
+from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, Measurement
 from experiments.robustness import (
     averaging,
@@ -89,6 +89,6 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=("squared_error", *scores.COLUMNS),
+    summary=("squared_error", *SUMMARY, *scores.COLUMNS),
     takes_processes=False,
 )

@@ -153,7 +153,7 @@ def _compressed(
     config: Config, task: Task, graph: str, name: str, step: float | None
 ) -> Algorithm:
     size = config.size
-    options: dict[str, Any] = _options(config, task)
+    options: dict[str, Any] = _averaged(config, task)
     drawn: Any = generators.ring(size)
     if graph == "random_regular":
         degree = config.degree or 4
@@ -206,7 +206,7 @@ def gossip(
         aggregate=rule,
         train_fn=train_fn,
         name="D-PSGD",
-        **_options(config, task),
+        **_averaged(config, task),
     )
     return _by_mini_batches(method)
 
@@ -224,6 +224,11 @@ def alone(config: Config, task: Task) -> Algorithm:
 
 def _options(config: Config, task: Task) -> dict[str, Any]:
     return {"batch_size": config.batch_size, "agent_loop": agent_loop(config, task)}
+
+
+def _averaged(config: Config, task: Task) -> dict[str, Any]:
+    """Options of methods whose agents average."""
+    return _options(config, task) | {"score_before": config.score_before}
 
 
 def judged(

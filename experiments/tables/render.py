@@ -1,7 +1,7 @@
 """Kept studies as Markdown: the command, what it took, and a table of accuracies."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from experiments.claims import evidence
 from experiments.claims.evidence import Group, Study
-from experiments.engine import reading, untrusted_files
+from experiments.engine import reading, summary, untrusted_files
 from experiments.engine.row_kinds import WHERE
+from experiments.keep import kept_study
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
@@ -88,6 +89,16 @@ def section(root: Path, study: Study) -> str:
     for also in _also(kept, metric):
         lines += [f"The {also.replace('_', ' ')} of the same runs:", ""]
         lines += [*table(study, also), ""]
+    gained = gains(study)
+    if gained:
+        lines += [
+            "What agents gain over learning alone, mean over agents and runs; in "
+            "brackets the gain that a tenth of them does not reach, and the share of "
+            "agents that lose:",
+            "",
+            *gained,
+            "",
+        ]
     lines += [
         f"Kept in `results/{study.name}`, with all flags ({len(flags)}).",
         "",
@@ -126,7 +137,8 @@ def first_line(group: Group) -> dict[str, Any]:
 
 def _scalar(study: Study) -> str:
     line = first_line(study.groups[0])
-    names = [n for n in line if n not in (*WHERE, "round", *reading.OF_AGENTS)]
+    lists = (*reading.OF_AGENTS, *reading.OF_THE_END)
+    names = [n for n in line if n not in (*WHERE, "round", *lists)]
     return names[0] if names else "round"
 
 
@@ -153,16 +165,54 @@ def varied(study: Study) -> list[str]:
 
 def table(study: Study, metric: str) -> list[str]:
     """Schemes in rows; columns are values of what the study varies, or rounds."""
-    keys = varied(study)
-    if not keys:
-        rounds = _rounds(study) or [first_line(study.groups[0])["round"][-1]]
-        head = ["scheme", *(f"round {number}" for number in rounds)]
-        rows = [
-            [first_line(group)["scheme"], *(_cell(group, metric, at) for at in rounds)]
-            for group in study.groups
-        ]
-        return markdown(head, rows)
-    *others, last = keys
+    if varied(study):
+        return by_setting(study, lambda group: _cell(group, metric, None))
+    rounds = _rounds(study) or [first_line(study.groups[0])["round"][-1]]
+    head = ["scheme", *(f"round {number}" for number in rounds)]
+    rows = [
+        [first_line(group)["scheme"], *(_cell(group, metric, at) for at in rounds)]
+        for group in study.groups
+    ]
+    return markdown(head, rows)
+
+
+def gains(study: Study) -> list[str]:
+    """Schemes in rows, what they gain over learning alone; empty where none does."""
+    schemes = [
+        {run: kept_study.evaluations(line) for run, line in group.items()}
+        for group in study.groups
+    ]
+    found = {
+        reading.key_of(first_line(group)): summary.gains(runs, schemes)
+        for group, runs in zip(study.groups, schemes, strict=True)
+    }
+    if not any(found.values()):
+        return []
+
+    def cell(group: Group) -> str:
+        values = found[reading.key_of(first_line(group))]
+        if not values:
+            return ""
+        lowest, losing = (
+            np.mean(values[name]) for name in (f"{summary.GAIN}_p10", summary.LOSING)
+        )
+        mean = np.mean(values[summary.GAIN])
+        return f"{mean:+.3f} ({lowest:+.3f}, {losing:.0%} lose)"
+
+    if varied(study):
+        return by_setting(study, cell)
+    rows = [[first_line(group)["scheme"], cell(group)] for group in study.groups]
+    return markdown(["scheme", "gain"], [row for row in rows if row[1]])
+
+
+def by_setting(study: Study, cell: Callable[[Group], str]) -> list[str]:
+    """Schemes in rows; columns are values of the last setting that the study varies.
+
+    Args:
+      study: that varies a setting.
+      cell: text of a scheme in a setting; rows without any are left out.
+    """
+    *others, last = varied(study)
     columns: dict[str, None] = {}
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for group in study.groups:
@@ -171,7 +221,7 @@ def table(study: Study, metric: str) -> list[str]:
         name = (line["scheme"], *(f"{setting.get(key, '')}" for key in others))
         value = f"{last.replace('_', ' ')} {setting[last]}" if last in setting else ""
         columns[value] = None
-        cells.setdefault(name, {})[value] = _cell(group, metric, None)
+        cells.setdefault(name, {})[value] = cell(group)
     head = ["scheme", *(key.replace("_", " ") for key in others), *columns]
     rows = [
         [*name, *(own.get(c, "") for c in columns)]

@@ -68,6 +68,7 @@ def classification(
         dropout=config.dropout,
         objective=OBJECTIVES[config.objective],
         initial_stddev=initial_stddev,
+        per_class=True,
     )
 
 
@@ -167,7 +168,11 @@ def _served(
     del choices
     num_clients = max(1, round(config.fedavg_share * config.num_agents))
     task = bayesian.variational_classification(
-        VariationalMLP(layers), shape, num_samples=1, dropout=config.dropout
+        VariationalMLP(layers),
+        shape,
+        num_samples=1,
+        dropout=config.dropout,
+        per_class=True,
     )
     task = bayesian.in_coordinates(task, gaussian.POINT)
     options: dict[str, Any] = {

@@ -29,11 +29,23 @@ def with_balance(evaluate: Evaluate) -> Evaluate:
 
     def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
         values = evaluate(models, data)
-        of_classes = values[BY_CLASS]
-        return {
-            **values,
-            "balanced_accuracy": jnp.nanmean(of_classes, axis=1),
-            "worst_class_accuracy": jnp.nanmin(of_classes, axis=1),
-        }
+        return {**values, **balance(values[BY_CLASS])}
 
     return evaluate_fn
+
+
+def balance(of_classes: Array) -> dict[str, Array]:
+    """Mean and least of the accuracies of the classes that each agent has, `[N]` each.
+
+    Args:
+      of_classes: `[N, k]`, not a number for classes that an agent has not.
+
+    Example:
+      >>> found = balance(jnp.array([[1.0, 0.5], [0.25, jnp.nan]]))
+      >>> {name: values.tolist() for name, values in found.items()}
+      {'balanced_accuracy': [0.75, 0.25], 'worst_class_accuracy': [0.5, 0.25]}
+    """
+    return {
+        "balanced_accuracy": jnp.nanmean(of_classes, axis=1),
+        "worst_class_accuracy": jnp.nanmin(of_classes, axis=1),
+    }

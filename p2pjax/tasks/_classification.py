@@ -12,6 +12,7 @@ from p2pjax.tasks._examples import fit_to_inputs, inputs_of, label_check
 from p2pjax.tasks._network_check import check_network
 from p2pjax.tasks.losses import (
     ExampleLoss,
+    by_class,
     class_probabilities,
     is_right,
     softmax_cross_entropy,
@@ -103,9 +104,7 @@ def classification(
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
         if per_class:
-            of_class = jax.nn.one_hot(batch["y"], num_classes, dtype=valid.dtype)
-            of_class = of_class * valid[:, None]  # [B, k]
-            sums["class_accuracy"] = Ratio(right @ of_class, of_class.sum(0))
+            sums["class_accuracy"] = by_class(right, batch["y"], valid, num_classes)
         return sums
 
     def evaluate_fn(variables: Variables, batch: Batch) -> dict[str, Ratio]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from p2pjax.nn.gaussian import Coordinates, Gaussian
 from p2pjax.nn.variational import draw
 from p2pjax.tasks._examples import label_check
-from p2pjax.tasks.losses import is_right
+from p2pjax.tasks.losses import by_class, is_right
 from p2pjax.tasks.task import Task, as_float
 from p2pjax.types import (
     Array,
@@ -57,6 +57,7 @@ def variational_classification(
     dropout: float = 0.0,
     objective: Objective = expected,
     initial_stddev: float = INITIAL_STDDEV,
+    per_class: bool = False,
 ) -> Task:
     """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
 
@@ -74,6 +75,8 @@ def variational_classification(
       objective: how the losses of the draws make one loss.
       initial_stddev: of all weights before the first step. What data do not say, an
         optimizer unsays only as fast as its rate: a small one claims much.
+      per_class: also evaluate `class_accuracy` `[k]`, not a number for a class without
+        examples.
 
     Example:
       >>> from p2pjax.nn.variational import Columns
@@ -122,10 +125,14 @@ def variational_classification(
         valid = batch["valid"].astype(log_p.dtype)
         right = is_right(log_p, batch["y"]).astype(log_p.dtype)
         losses = -_of_label(log_p, batch["y"])
-        return {
+        sums = {
             "accuracy": Ratio((right * valid).sum(), valid.sum()),
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
+        if per_class:
+            num_classes = log_p.shape[-1]
+            sums["class_accuracy"] = by_class(right, batch["y"], valid, num_classes)
+        return sums
 
     def check_fn(data: FederatedData) -> None:
         shape = (1, *input_shape)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from p2pjax.types import Array
+from p2pjax.types import Array, Ratio
 
 ExampleLoss = Callable[[Array, Array], Array]  # logits [B, k], labels [B] -> [B]
 
@@ -90,6 +90,26 @@ def is_right(logits: Array, labels: Array) -> Array:
       [True, False]
     """
     return (predicted(logits) == labels) & is_known(logits)
+
+
+def by_class(right: Array, labels: Array, valid: Array, num_classes: int) -> Ratio:
+    """How many examples of each class are right, and how many there are, `[k]` each.
+
+    Args:
+      right: 1 for right predictions, `[B]`.
+      labels: `[B]`.
+      valid: 1 for examples that count, `[B]`.
+      num_classes: k.
+
+    Example:
+      >>> right, labels = jnp.array([1.0, 0.0, 1.0]), jnp.array([0, 0, 1])
+      >>> found = by_class(right, labels, jnp.ones(3), 2)
+      >>> found.total.tolist(), found.weight.tolist()
+      ([1.0, 1.0], [2.0, 1.0])
+    """
+    of_class = jax.nn.one_hot(labels, num_classes, dtype=valid.dtype)
+    of_class = of_class * valid[:, None]  # [B, k]
+    return Ratio(right @ of_class, of_class.sum(0))
 
 
 def is_known(logits: Array) -> Array:
