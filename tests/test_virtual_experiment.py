@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -113,19 +114,71 @@ def test_a_design_is_of_what_means_something_to_a_method(config):
         "--order=fixed,random",
         "--prior_mode=once,paper,release",
         "--largest_start=0.99",
+        "--epochs=1,2",
     )
     found = {
         name: [setting for setting, _ in choices_of(config(*flags), name)]
         for name in FACTORS
     }
-    assert found["fedavg"] == found["ditto"] == [{}]
-    assert found["local"] == [{"initial_stddev": 0.05}, {"initial_stddev": 0.2}]
-    assert len(found["frozen_server"]) == 2 * 2
-    assert len(found["virtual_sync"]) == 2 * 2 * 3
-    assert len(found["virtual"]) == 2 * 2 * 3 * 2
+    assert found["fedavg"] == found["ditto"] == [{"epochs": 1}, {"epochs": 2}]
+    assert found["local"][::2] == [
+        {"initial_stddev": stddev, "epochs": 1} for stddev in (0.05, 0.2)
+    ]
+    assert len(found["frozen_server"]) == 2 * 2 * 2
+    assert len(found["virtual_sync"]) == 2 * 2 * 3 * 2
+    assert len(found["virtual"]) == 2 * 2 * 3 * 2 * 2
     assert all("largest_start" not in setting for setting in found["virtual"])
     # Without several values rows say what they always said.
     assert choices_of(config(), "virtual")[0][0] == {}
+
+
+def test_rates_and_steps_are_factors(config):
+    flags = config("--rates=1e-3,1e-2", "--epochs=1,2")
+    found = choices_of(flags, "virtual")
+    assert [setting for setting, _ in found] == [
+        {"rate": rate, "epochs": epochs} for rate in (1e-3, 1e-2) for epochs in (1, 2)
+    ]
+    assert [(c.rate, c.epochs) for _, c in found][:2] == [(1e-3, 1), (1e-3, 2)]
+    (_, usual), (_, given) = (
+        choices_of(config(*args), "local")[0] for args in ((), ("--learning_rate=0.5",))
+    )
+    assert (usual.rate, given.rate) == (1e-3, 0.5)
+    # As many steps as epochs say, of a method of either kind.
+    jobs = study.make_jobs(config(*TINY, "--methods=fedavg,virtual", "--epochs=2,4"))
+    two, four = (job.program.algorithm for job in jobs[2:])
+    assert "2 local epochs" in two.round_is and "4 local epochs" in four.round_is
+    assert jobs[0].program.algorithm.round_is != jobs[1].program.algorithm.round_is
+
+
+def test_runs_that_choose_do_not_judge(parse):
+    """Of the settings that are judged and of those that are chosen from."""
+    folder = Path(study.__file__).parent / "flags"
+    runs = {
+        path.stem: set(parse(f"--flagfile={path}", experiment="virtual").runs)
+        for path in (*folder.glob("design*.flags"), *folder.glob("informed*.flags"))
+    }
+    chosen = [own for name, own in runs.items() if name.startswith("design")]
+    judged = [own for name, own in runs.items() if name.startswith("informed")]
+    assert len(chosen) >= 3 and len(judged) == 5
+    assert min(map(len, (*chosen, *judged))) >= 3
+    assert not set().union(*chosen) & set().union(*judged)
+
+
+def test_what_a_design_has_chosen_is_printed_as_flags(tmp_path, capsys):
+    rows = [
+        {"scheme": name, "setting": setting, "metric": "accuracy", "mean": mean}
+        for name, setting, mean in (
+            ("virtual", {"study": "mnist", "rate": 0.01, "gate": 1.0}, 0.5),
+            ("virtual", {"study": "mnist", "rate": 0.1, "gate": 0.1}, 0.75),
+            ("local", {"study": "mnist"}, 0.9),
+        )
+    ]
+    summary = {"experiment": "virtual", "rows": rows, "environment": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    results.print_chosen(tmp_path)
+    assert capsys.readouterr().out == (
+        "virtual: chosen by accuracy, --rates=0.1 --gate=0.1\n"
+    )
 
 
 def test_every_method_builds(config):
@@ -154,6 +207,10 @@ def test_every_method_builds(config):
     [
         (("--largest_start=1",), "largest_start between 0 and 1, got 1.0"),
         (("--initial_stddev=0",), "need more than 0, got 0"),
+        (
+            ("--rates=0.1", "--learning_rate=0.1"),
+            "--rates or --learning_rate, got both",
+        ),
         (("--order=backwards",), "need fixed, random, got 'backwards'"),
         (("--methods=local_columns", "--network=100=2"), "a hidden layer for clients"),
     ],

@@ -9,6 +9,7 @@ from experiments.engine.fields import (
     TRAINING,
     choice,
     integer,
+    integers,
     names,
     number,
     numbers,
@@ -123,10 +124,17 @@ class Config(Common):
         at_most=1,
         topic=TRAINING,
     )
-    epochs: int = integer(
-        20,
-        "Passes of a client over its data in a refinement.",
+    epochs: tuple[int, ...] = integers(
+        (20,),
+        "Passes of a client over its data in a refinement; several are a factor of a "
+        "design, as are those of --rates.",
         at_least=1,
+        topic=TRAINING,
+    )
+    rates: tuple[float, ...] | None = numbers(
+        None,
+        "Learning rates of the Bayesian networks, in the place of --learning_rate.",
+        above=0,
         topic=TRAINING,
     )
     num_samples: int = integer(

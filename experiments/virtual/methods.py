@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from experiments.engine.config import agent_loop, rate
+from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Program
 from experiments.virtual.config import OBJECTIVES, PRIOR_MODES, Config
 from experiments.virtual.design import Choices
@@ -97,7 +97,7 @@ def _bayesian(
         of_kind = posteriors.of_columns if has_columns else posteriors.of_private
         return of_kind(coordinates.gaussian(free), choices.prior_stddev)
 
-    optimizer = _adam(config, choices)
+    optimizer = _adam(choices)
     learner = free_energy.free_energy_descent(task, optimizer, divergence)
     return _Bayesian(task, learner, observed)
 
@@ -106,12 +106,13 @@ def _global(config: Config, layers: Layout, shape: Shape, choices: Choices) -> P
     """As many passes over the data of all clients as a client's refinement."""
     made = _bayesian(config, choices, VariationalMLP(layers), shape)
     algorithm = central(made.task, made.learner, batch_size=config.batch_size)
-    algorithm = repeat_rounds(algorithm, config.epochs)
+    algorithm = repeat_rounds(algorithm, choices.epochs)
     return _program(config, algorithm, made.task, made.observed)
 
 
 def _local(config: Config, layers: Layout, shape: Shape, choices: Choices) -> Program:
-    return _alone(config, _bayesian(config, choices, VariationalMLP(layers), shape))
+    made = _bayesian(config, choices, VariationalMLP(layers), shape)
+    return _alone(config, made, choices)
 
 
 def _local_columns(
@@ -119,7 +120,7 @@ def _local_columns(
 ) -> Program:
     """VIRTUAL's network for each client alone: both columns are private."""
     module = _columns(config, layers, choices)
-    return _alone(config, _bayesian(config, choices, module, shape))
+    return _alone(config, _bayesian(config, choices, module, shape), choices)
 
 
 def _frozen_server(
@@ -142,17 +143,18 @@ def _frozen_server(
         )
         return new._replace(params=params), opt_state, loss
 
-    return _alone(config, made._replace(learner=made.learner._replace(step=step)))
+    frozen = made._replace(learner=made.learner._replace(step=step))
+    return _alone(config, frozen, choices)
 
 
-def _alone(config: Config, made: _Bayesian) -> Program:
+def _alone(config: Config, made: _Bayesian, choices: Choices) -> Program:
     algorithm = local_only(
         made.task,
         made.learner,
         batch_size=config.batch_size,
         agent_loop=agent_loop(config, made.task),
     )
-    algorithm = repeat_rounds(algorithm, config.epochs)
+    algorithm = repeat_rounds(algorithm, choices.epochs)
     return _program(config, algorithm, made.task, made.observed)
 
 
@@ -164,7 +166,6 @@ def _served(
     choices: Choices,
 ) -> Program:
     """An ordinary network, trained by SGD; clients take as many passes on average."""
-    del choices
     num_clients = max(1, round(config.fedavg_share * config.num_agents))
     task = bayesian.variational_classification(
         VariationalMLP(layers), shape, num_samples=1, dropout=config.dropout
@@ -182,7 +183,7 @@ def _served(
     if method is fedper:
         options["personal"] = (f"params/layer_{len(layers)}/.*",)
     learner = gradient_descent(task, optax.sgd(config.fedavg_rate))
-    rounds = max(1, round(config.epochs * config.num_agents / num_clients))
+    rounds = max(1, round(choices.epochs * config.num_agents / num_clients))
     return _program(
         config, repeat_rounds(method(task, learner, **options), rounds), task
     )
@@ -195,9 +196,9 @@ def _virtual(
     task = classification(config, module, shape, choices.initial_stddev)
     algorithm = virtual(
         task,
-        _adam(config, choices),
+        _adam(choices),
         batch_size=config.batch_size,
-        local_updates=epochs(config.epochs),
+        local_updates=epochs(choices.epochs),
         synchronous=synchronous,
         damping=config.damping,
         prior_mode=PRIOR_MODES[choices.prior_mode],
@@ -235,8 +236,8 @@ def _program(
     return Program(algorithm, evaluate)
 
 
-def _adam(config: Config, choices: Choices) -> optax.GradientTransformation:
-    adam = optax.adam(rate(config, 1e-3))
+def _adam(choices: Choices) -> optax.GradientTransformation:
+    adam = optax.adam(choices.rate)
     return free_energy.with_deviation_rate(adam, choices.deviation_rate)
 
 

@@ -14,6 +14,7 @@ from experiments.virtual.design import choices_of
 from experiments.virtual.methods import PROGRAMS, Shape, classification
 from experiments.virtual.results import (
     OBSERVED,
+    print_chosen,
     print_observed,
     print_table,
     with_settings,
@@ -81,6 +82,7 @@ def report(config: Config, folder: Path) -> None:
     figures.print_summary(folder)
     print_table(config, folder)
     print_observed(folder)
+    print_chosen(folder)
 
 
 EXPERIMENT = Experiment(
