@@ -325,6 +325,12 @@ def on_embedded_data(flagfile, train_size, test_size):
         small += ("--largest_start=0.99", "--prior_stddev=1", "--rates=0.01")
     if "combination.mnist" in name:
         small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
+        small += ("--train_size=100",)
+    if "combination.design_breast" in name:
+        small += ("--dataset=breast_cancer",)
+    if "combination.texts" in name:
+        small = ("--dataset=speakers", "--hosts=2", "--num_words=20", "--min_train=1")
+        small += ("--max_train=1000", "--units=4", "--max_epochs=3", "--patience=2")
     if "auto" in name:
         small += ("--values=1",)  # mini-batches before the grouping, which is run here
     if "train_size" in name:
@@ -826,7 +832,7 @@ def test_combination(run, capsys):
     for args, message in (
         (("--schemes=median",), "need mean, size_weighted"),
         (("--splits=half",), "need balanced, balanced_once"),
-        (("--dataset=mnist",), "--dataset=synthetic or hospital or npz"),
+        (("--dataset=mnist",), "--dataset=synthetic or breast_cancer or hospital"),
         (("--dataset=hospital",), "Need --data_dir for --dataset=hospital"),
         (("--study=digits", "--hosts=two"), "need a whole number, got 'two'"),
         (("--study=digits", "--dataset=synthetic"), "--dataset=digits or mnist or npz"),

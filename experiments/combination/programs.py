@@ -93,7 +93,7 @@ def make_task(config: Config, examples: Examples, activation: str = "relu") -> T
 
 def factors_of(config: Config, scheme: str) -> Factors | None:
     """How much a host counts; None for schemes that do not combine."""
-    default = 1e-3 if config.study == "hospital" else 1.0
+    default = 1.0 if config.study == "digits" else 1e-3
     c = default if config.factor_rate is None else config.factor_rate
     return {
         "mean": mean,
@@ -112,7 +112,9 @@ def build_program(config: Config, scheme: str, task: Task, choices: Choices) -> 
       task: what each host learns.
       choices: of what a design varies.
     """
-    on_tests = with_balance(before_and_after(task, agent_loop(config, task)))
+    on_tests = before_and_after(task, agent_loop(config, task))
+    if config.study != "texts":  # whose classes are the words
+        on_tests = with_balance(on_tests)
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
         return dict(on_tests(models, data)) | {
@@ -139,8 +141,10 @@ def _algorithm(config: Config, scheme: str, task: Task, choices: Choices) -> Alg
             **options,
         )
     local: LocalTraining
-    if config.study == "hospital":
+    if config.study != "digits":
         rule = LocalStopping(patience=config.patience, max_epochs=config.max_epochs)
+        if config.study == "texts":  # no accuracy is asked of a first round
+            rule = rule._replace(first_accuracy=-1.0)
         local = until_converged(task, learner, rule, **options)
     else:
         local = for_epochs(learner, 1, **options)
