@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,6 +14,8 @@ from experiments.virtual import results, study
 from experiments.virtual.config import CONTROLS, METHODS, RELATIVES
 from experiments.virtual.data import load_examples, make_data
 from experiments.virtual.design import FACTORS, choices_of
+from experiments.virtual.methods import _with_early
+from p2pjax.datasets.loaders.digits import load as digits
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
@@ -107,6 +110,12 @@ TINY = (
 )
 
 
+TINY_DIGITS = (
+    *(flag for flag in TINY if not flag.startswith("--network")),
+    "--network=64=4=10",
+)
+
+
 def test_a_design_is_of_what_means_something_to_a_method(config):
     flags = (
         "--initial_stddev=0.05,0.2",
@@ -198,8 +207,32 @@ def test_every_method_builds(config):
         assert ("server_stddev" in found) == ("gate" in found) == has_columns
         is_bayesian = has_columns or job.scheme in ("global", "local")
         assert ("client_divergence" in found) == is_bayesian
+        # Of clients in a fixed order, how much is forgotten of the first of them.
+        assert ("early_accuracy" in found) == (job.scheme == "virtual")
+        assert ("early_accuracy_before" in found) == (job.scheme == "virtual")
         scored = in_turn or job.scheme in ("fedavg", "fedprox", "fedper")
         assert ("accuracy_before" in found) == scored
+
+
+def test_early_clients_are_the_first_half_of_a_pass(config):
+    own = {"accuracy": jnp.array([0.5, 0.25, 1.0, 0.0, 0.75]), "accuracy_before": None}
+    own["accuracy_before"] = own["accuracy"] + 0.125
+    found = _with_early(lambda models, data: own)(None, None)
+    assert found["early_accuracy"].tolist() == [0.375] * 5
+    assert found["early_accuracy_before"].tolist() == [0.5] * 5
+    assert own.keys() < found.keys()
+
+
+def test_steps_of_the_source_are_in_rows_of_its_data_only(config, monkeypatch):
+    monkeypatch.setattr(study, "load_examples", lambda *_: digits())
+    facts = [
+        study.make_jobs(config(*flags, "--study=mnist", "--methods=fedavg,virtual"))
+        for flags in (TINY_DIGITS, (*TINY_DIGITS, "--dataset=public"))
+    ]
+    assert [[dict(job.facts) for job in jobs] for jobs in facts] == [
+        [{}, {}],
+        [{}, {"source_steps": 5400}],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -257,6 +290,8 @@ def test_rows_say_what_posteriors_have_learned(run):
     assert frozen["server_stddev_high"] == pytest.approx(0.3, abs=1e-5)
     assert frozen["client_stddev"] != pytest.approx(0.3, abs=1e-5)
     assert [row["setting"]["order"] for row in refined] == ["fixed", "random"]
+    # No client comes first in each pass where their order is drawn.
+    assert ["early_accuracy_before" in row for row in refined] == [True, False]
     for row in refined:
         assert 0 < row["server_stddev_low"] <= row["server_stddev_high"] < 1
         assert row["factor_precision"] > 0

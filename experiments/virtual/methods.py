@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from experiments.engine.config import agent_loop
@@ -209,9 +210,31 @@ def _virtual(
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),
     )
-    if not synchronous:
-        algorithm = repeat_rounds(algorithm, config.num_agents)
-    return _program(config, algorithm, task)
+    if synchronous:
+        return _program(config, algorithm, task)
+    algorithm = repeat_rounds(algorithm, config.num_agents)
+    program = _program(config, algorithm, task)
+    if choices.order == "random" or not config.score_before:
+        return program
+    return program._replace(evaluate=_with_early(program.evaluate))
+
+
+def _with_early(evaluate: Evaluate) -> Evaluate:
+    """Also the accuracies of the half of the clients that come first in a pass.
+
+    Right after their last refinement, and now that the later half has changed what all
+    share: the difference is what the server has forgotten of them.
+    """
+
+    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = dict(evaluate(models, data))
+        for name in ("accuracy", "accuracy_before"):
+            of_clients = values[name]
+            early = of_clients[: max(1, len(of_clients) // 2)].mean()
+            values[f"early_{name}"] = jnp.broadcast_to(early, of_clients.shape)
+        return values
+
+    return evaluate_fn
 
 
 def _columns(config: Config, layers: Layout, choices: Choices) -> Columns:
