@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from experiments.combination.config import SERVED
 from experiments.combination.data import digits_data, load_examples
 from experiments.combination.study import make_jobs
 from experiments.engine import reading
@@ -69,6 +70,27 @@ def test_another_table_of_two_classes(parse, caplog):
     data = next(job for job in jobs if job.setting["split"] == "skewed").make_data()
     assert (data.train.size + data.valid.size).tolist() == [124, 182]
     assert "scaled to the 212 positive and 357 negative" in caplog.text
+
+
+def test_neighbours_of_fedavg_have_rates_of_their_own(parse):
+    flags = (f"--schemes=mean,fedavg_5,{','.join(SERVED)}", "--splits=skewed")
+    grid = ("--fedavg_rate=0.1,0.2", "--init=shared,own", "--optimizer=adam,sgd")
+    jobs = make_jobs(parse(*flags, *grid, experiment="combination"))
+    found = {}
+    for job in jobs:
+        own = {k: v for k, v in job.setting.items() if k != "split"}
+        found.setdefault(job.scheme, []).append(own)
+    assert len(found["mean"]) == 4 and "fedavg_rate" not in found["mean"][0]
+    assert found["fedavg_5"] == [{"optimizer": "adam"}, {"optimizer": "sgd"}]
+    for name in SERVED:
+        assert found[name] == [{"fedavg_rate": 0.1}, {"fedavg_rate": 0.2}]
+    for job in jobs[-2 * len(SERVED) :: 2]:
+        algorithm, data = job.program.algorithm, job.make_data()
+        assert "5 local epochs" in algorithm.round_is
+        state = jax.eval_shape(algorithm.init, job.key, data)
+        models = jax.eval_shape(algorithm.models, state)
+        values = jax.eval_shape(job.program.evaluate, models, data)
+        assert values["accuracy"].shape == (2,)
 
 
 TEXTS = ("--study=texts", "--hosts=2,3", "--num_words=20", "--units=4", "--min_train=1")

@@ -320,6 +320,8 @@ def on_embedded_data(flagfile, train_size, test_size):
         small += ("--activation=sigmoid", "--optimizer=sgd", "--splits=skewed")
     if "fedcurv.points_" in name:
         small += ("--geometry=star", "--strengths=1")
+    if "virtual.rates" in name or "combination.rates" in name:
+        small += ("--fedavg_rate=0.1",)
     if "virtual.design" in name or "virtual.informed" in name:
         small += ("--initial_stddev=0.2", "--gate=0.1", "--divergence_weight=1")
         small += ("--largest_start=0.99", "--prior_stddev=1", "--rates=0.01")

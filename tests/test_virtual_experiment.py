@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.analysis.chosen import print_chosen
 from experiments.engine import reading
 from experiments.virtual import results, study
 from experiments.virtual.config import CONTROLS, METHODS, RELATIVES
 from experiments.virtual.data import load_examples, make_data
-from experiments.virtual.design import FACTORS, choices_of
+from experiments.virtual.design import FACTORS, FLAGS, choices_of
 from experiments.virtual.methods import _with_early
 from p2pjax.datasets.loaders.digits import load as digits
 from p2pjax.datasets.stacking import Examples
@@ -159,16 +160,35 @@ def test_rates_and_steps_are_factors(config):
     assert jobs[0].program.algorithm.round_is != jobs[1].program.algorithm.round_is
 
 
+def test_all_relatives_take_as_many_passes_and_their_own_rate(config):
+    served = ("fedavg", *RELATIVES)
+    flags = (*TINY, f"--methods={','.join(served)}", "--epochs=5")
+    for name in served:
+        found = choices_of(config(*flags, "--fedavg_rate=0.1,0.2"), name)
+        assert [setting for setting, _ in found] == [
+            {"fedavg_rate": 0.1},
+            {"fedavg_rate": 0.2},
+        ]
+    rounds = {
+        job.scheme: job.program.algorithm.round_is
+        for job in study.make_jobs(config(*flags))
+    }
+    # One of three clients in a round, or all.
+    assert rounds.pop("mean_regularized").startswith("5 times")
+    assert all(said.startswith("15 times") for said in rounds.values())
+
+
 def test_runs_that_choose_do_not_judge(parse):
     """Of the settings that are judged and of those that are chosen from."""
     folder = Path(study.__file__).parent / "flags"
     runs = {
         path.stem: set(parse(f"--flagfile={path}", experiment="virtual").runs)
-        for path in (*folder.glob("design*.flags"), *folder.glob("informed*.flags"))
+        for kind in ("design", "rates", "informed")
+        for path in folder.glob(f"{kind}*.flags")
     }
-    chosen = [own for name, own in runs.items() if name.startswith("design")]
+    chosen = [own for name, own in runs.items() if not name.startswith("informed")]
     judged = [own for name, own in runs.items() if name.startswith("informed")]
-    assert len(chosen) >= 3 and len(judged) == 5
+    assert len(chosen) >= 3 + 5 and len(judged) == 5
     assert min(map(len, (*chosen, *judged))) >= 3
     assert not set().union(*chosen) & set().union(*judged)
 
@@ -184,7 +204,7 @@ def test_what_a_design_has_chosen_is_printed_as_flags(tmp_path, capsys):
     ]
     summary = {"experiment": "virtual", "rows": rows, "environment": {}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    results.print_chosen(tmp_path)
+    print_chosen(tmp_path, FLAGS)
     assert capsys.readouterr().out == (
         "virtual: chosen by accuracy, --rates=0.1 --gate=0.1\n"
     )
@@ -210,7 +230,10 @@ def test_every_method_builds(config):
         # Of clients in a fixed order, how much is forgotten of the first of them.
         assert ("early_accuracy" in found) == (job.scheme == "virtual")
         assert ("early_accuracy_before" in found) == (job.scheme == "virtual")
-        scored = in_turn or job.scheme in ("fedavg", "fedprox", "fedper")
+        scored = in_turn or job.scheme in (
+            *("fedavg", "fedprox", "fedper"),
+            *("scaffold", "ewc"),
+        )
         assert ("accuracy_before" in found) == scored
 
 

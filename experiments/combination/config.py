@@ -15,6 +15,7 @@ from experiments.engine.fields import (
     integers,
     names,
     number,
+    numbers,
     switch,
 )
 from experiments.next_word.config import LOADERS as TEXTS
@@ -23,7 +24,8 @@ from p2pjax.datasets.loaders import hospital
 ACTIVATIONS = {"relu": nn.relu, "sigmoid": nn.sigmoid}
 FEDAVG_EPOCHS = {"fedavg_1": 1, "fedavg_5": 5}  # schemes with a fixed number of passes
 COMBINED = ("mean", "size_weighted", "additive", "exponential")
-SCHEMES = (*COMBINED, *FEDAVG_EPOCHS, "local", "centralized")
+SERVED = ("fedavg_tuned", "scaffold", "ewc", "mean_regularized")  # by SGD
+SCHEMES = (*COMBINED, *FEDAVG_EPOCHS, *SERVED, "local", "centralized")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Config(Common):
     schemes: tuple[str, ...] = names(
         ("mean", "additive", "exponential", "centralized"),
         "Schemes: mean, size_weighted, additive (1 + r), exponential (exp(c r)), "
-        "fedavg_1 and fedavg_5 (FedAvg with so many passes), local (never combined) "
+        "fedavg_1 and fedavg_5 (FedAvg with so many passes), fedavg_tuned, scaffold, "
+        "ewc (each host held to its own last model) and mean_regularized (own models "
+        "held to their mean), all four by SGD at --fedavg_rate, local (never combined) "
         "and centralized (one host with all data).",
         among=SCHEMES,
     )
@@ -133,6 +137,21 @@ class Config(Common):
     )
     sgd_rate: float = number(
         0.1, "Step size of the optimizer sgd.", above=0, topic=TRAINING
+    )
+    fedavg_rate: tuple[float, ...] = numbers(
+        (0.1,),
+        f"Step size of {', '.join(SERVED)}; several are a factor of a design.",
+        above=0,
+        topic=TRAINING,
+    )
+    fedavg_epochs: int = integer(
+        5, f"Passes of {', '.join(SERVED)} in a round.", at_least=1, topic=TRAINING
+    )
+    penalty: float = number(
+        0.1,
+        "Weight of the penalty of ewc and mean_regularized.",
+        at_least=0,
+        topic=TRAINING,
     )
     stop_after: int | None = integer(
         None,

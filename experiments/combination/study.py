@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from experiments.analysis import figures
+from experiments.analysis.chosen import print_chosen
 from experiments.combination.config import Config
 from experiments.combination.data import (
     digits_data,
@@ -17,6 +18,7 @@ from experiments.combination.data import (
     splits_of,
 )
 from experiments.combination.programs import (
+    FLAGS,
     build_program,
     choices_of,
     factors_of,
@@ -106,6 +108,7 @@ def report(config: Config, folder: Path) -> None:
     figures.curves_by_round(folder, ("accuracy", "norm"), panel)
     draw_factors(folder)
     figures.print_summary(folder)
+    print_chosen(folder, FLAGS)
     if config.target is not None:
         print_costs(folder, config.target)
 

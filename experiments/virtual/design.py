@@ -26,6 +26,7 @@ class Choices(NamedTuple):
     order: str
     rate: float
     epochs: int
+    fedavg_rate: float
 
 
 _BAYESIAN = (
@@ -37,7 +38,8 @@ _BAYESIAN = (
     "epochs",
 )
 _COLUMNS = (*_BAYESIAN, "gate")
-_SERVED = ("epochs",)
+_SERVED = ("epochs", "fedavg_rate")
+_VIRTUAL = tuple(name for name in Choices._fields if name != "fedavg_rate")
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "global": _BAYESIAN,
     "local": _BAYESIAN,
@@ -47,9 +49,15 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "fedprox": _SERVED,
     "fedper": _SERVED,
     "ditto": _SERVED,
-    "virtual": Choices._fields,
-    "virtual_sync": tuple(name for name in Choices._fields if name != "order"),
+    "scaffold": _SERVED,
+    "ewc": _SERVED,
+    "mean_regularized": _SERVED,
+    "virtual": _VIRTUAL,
+    "virtual_sync": tuple(name for name in _VIRTUAL if name != "order"),
 }
+
+# Names of flags by those of factors.
+FLAGS = {name: name for name in Choices._fields} | {"rate": "rates"}
 
 
 def choices_of(config: Config, method: str) -> list[tuple[dict[str, Any], Choices]]:

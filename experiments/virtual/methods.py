@@ -14,9 +14,12 @@ from experiments.virtual.config import OBJECTIVES, PRIOR_MODES, Config
 from experiments.virtual.design import Choices
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._mean_regularized import mean_regularized
+from p2pjax.algorithms._scaffold import scaffold
 from p2pjax.algorithms._virtual import virtual
 from p2pjax.engines.repetition import repeat_rounds
 from p2pjax.engines.server import server_rounds
@@ -177,13 +180,18 @@ def _served(
         "num_clients": num_clients,
         "agent_loop": agent_loop(config, task),
     }
-    if method is not ditto:  # whose own models are never averaged
+    if method in (server_rounds, fedprox, fedper, scaffold):  # others report their own
         options["score_before"] = config.score_before
-    if method in (fedprox, ditto):
+    if method in (fedprox, ditto, fedcurv, mean_regularized):
         options["penalty_weight"] = config.penalty
     if method is fedper:
         options["personal"] = (f"params/layer_{len(layers)}/.*",)
-    learner = gradient_descent(task, optax.sgd(config.fedavg_rate))
+    if method is fedcurv:
+        options["own_curvature"] = True
+    if method is mean_regularized:  # in which all take part
+        num_clients = config.num_agents
+        del options["num_clients"]
+    learner = gradient_descent(task, optax.sgd(choices.fedavg_rate))
     rounds = max(1, round(choices.epochs * config.num_agents / num_clients))
     return _program(
         config, repeat_rounds(method(task, learner, **options), rounds), task
@@ -273,6 +281,9 @@ PROGRAMS: dict[str, Callable[[Config, Layout, Shape, Choices], Program]] = {
     "fedprox": partial(_served, fedprox),
     "fedper": partial(_served, fedper),
     "ditto": partial(_served, ditto),
+    "scaffold": partial(_served, scaffold),
+    "ewc": partial(_served, fedcurv),
+    "mean_regularized": partial(_served, mean_regularized),
     "virtual": partial(_virtual, False),
     "virtual_sync": partial(_virtual, True),
 }

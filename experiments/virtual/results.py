@@ -96,24 +96,6 @@ def print_observed(folder: Path) -> None:
         print(f"{' '.join(cells).rstrip()}{_said(row)}")
 
 
-def print_chosen(folder: Path) -> None:
-    """The flags of the best setting of each method of which a design has several.
-
-    Best is the highest mean accuracy in the end over the runs of this folder: other
-    runs must judge it (`--first_run`).
-
-    Args:
-      folder: of the run.
-    """
-    tried: dict[str, list[Row]] = {}
-    for row in reading.summary_rows(folder, "accuracy", ("mean",)):
-        tried.setdefault(row["scheme"], []).append(row)
-    for scheme, rows in tried.items():
-        if len(rows) > 1:
-            best = max(rows, key=lambda row: row["mean"])
-            print(f"{scheme}: chosen by accuracy, {_flags(best)}")
-
-
 def with_settings(rows: Sequence[Row]) -> list[Row]:
     """The same rows, whose schemes also say of which combination of a design they are.
 
@@ -127,12 +109,6 @@ def _said(row: Row) -> str:
     """What of a design a row is of."""
     own = [f"{k} {v}" for k, v in row["setting"].items() if k != _STUDY]
     return f"  {', '.join(own)}" if own else ""
-
-
-def _flags(row: Row) -> str:
-    """Of the setting of a row."""
-    own = {k: v for k, v in row["setting"].items() if k != _STUDY}
-    return " ".join(f"--{'rates' if k == 'rate' else k}={v}" for k, v in own.items())
 
 
 def _some(values: dict[str, float], names: Sequence[str]) -> list[float]:

@@ -5,18 +5,18 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
+from experiments.analysis.chosen import print_chosen
 from experiments.engine import fitting, reading
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
 from experiments.virtual.config import Config
 from experiments.virtual.data import load_examples, make_data
-from experiments.virtual.design import choices_of
+from experiments.virtual.design import FLAGS, choices_of
 from experiments.virtual.methods import PROGRAMS, Shape, classification
 from experiments.virtual.paper import DATASETS, STEPS_KNOWN
 from experiments.virtual.results import (
     EARLY,
     OBSERVED,
-    print_chosen,
     print_observed,
     print_table,
     with_settings,
@@ -91,7 +91,7 @@ def report(config: Config, folder: Path) -> None:
     figures.print_summary(folder)
     print_table(config, folder)
     print_observed(folder)
-    print_chosen(folder)
+    print_chosen(folder, FLAGS)
 
 
 EXPERIMENT = Experiment(
