@@ -23,13 +23,13 @@ def load_examples(config: Config) -> Examples:
     embedded: Callable[[], Examples]
     if config.study == "hospital":
         embedded = partial(hospital.synthetic, 4000, config.seed)
-        names, note = ("synthetic", "breast_cancer"), "made-up patients are used"
+        names, note = ["synthetic", "breast_cancer"], "made-up patients are used"
         if config.dataset == "breast_cancer":
             embedded = breast_cancer.load
         own = {"hospital": hospital.load}
     else:
         embedded = digits.load
-        names, note = ("digits",), "scikit-learn's small digits are used"
+        names, note = ["digits"], "scikit-learn's small digits are used"
         own = {"mnist": mnist.load}
     known = (*names, *own, *FORMATS)
     dataset = config.dataset
