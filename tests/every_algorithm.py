@@ -18,6 +18,7 @@ import test_virtual
 from test_federated import network_task, network_world
 
 import p2pjax as pj
+from p2pjax.algorithms._mean_regularized import mean_regularized
 from p2pjax.engines.combining import combined_rounds
 from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.engines.server import server_rounds
@@ -212,7 +213,10 @@ ON_NETWORKS = {
     "global merge": lambda agent_loop: pj.global_merge(
         method("dpsgd", RING)(agent_loop), TASK, rounds=(2,), agent_loop=agent_loop
     ),
-    # Engines and protocols by themselves.
+    # Engines, protocols and what is not of the front door by themselves.
+    "mean_regularized": lambda agent_loop: mean_regularized(
+        TASK, LEARNER, batch_size=2, penalty_weight=0.5, agent_loop=agent_loop
+    ),
     "partial rounds, server": partial(averaged, averaging.server(SIZE)),
     "partial rounds, gossip": partial(
         averaged, averaging.metropolis_gossip(SIZE, RING)

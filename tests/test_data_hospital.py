@@ -186,6 +186,26 @@ def test_too_few_patients_are_refused():
         hospital.world(marked(9, 5), np.random.default_rng(0), split)
 
 
+@pytest.mark.parametrize("name", hospital.SPLITS)
+def test_splits_scale_to_any_table(name):
+    split = hospital.SPLITS[name]
+    assert split.scaled(558, 5086) is split  # the hospital's
+    for positive, negative in ((212, 357), (60, 4000), (10_000, 50), (30, 30)):
+        own = split.scaled(positive, negative)
+        assert own.fits(positive, negative) and not own.repeats
+        examples = marked(positive, negative)
+        world = hospital.world(examples, np.random.default_rng(0), own)
+        assert len(rows_of(world.test, 0)) == sum(own.test)
+    # Shares of classes and hosts stay what they are, to a row.
+    own = split.scaled(212, 357)
+    factor = own.test[0] / split.test[0]
+    given, scaled = ((*one.hosts, one.test) for one in (split, own))
+    np.testing.assert_allclose(np.asarray(given) * factor, scaled, atol=1.5)
+    # The scarcer class is used up, but for what is rounded.
+    used = [sum(part[place] for part in (*own.hosts, own.test)) for place in (0, 1)]
+    assert max(used[0] - 212, used[1] - 357) in (-3, -2, -1, 0)
+
+
 def test_synthetic_patients_can_be_told_apart():
     examples = hospital.synthetic(1500, seed=3)
     assert examples.x.shape == (1500, hospital.SYNTHETIC_FEATURES)

@@ -320,11 +320,19 @@ def on_embedded_data(flagfile, train_size, test_size):
         small += ("--activation=sigmoid", "--optimizer=sgd", "--splits=skewed")
     if "fedcurv.points_" in name:
         small += ("--geometry=star", "--strengths=1")
+    if "virtual.rates" in name or "combination.rates" in name:
+        small += ("--fedavg_rate=0.1",)
     if "virtual.design" in name or "virtual.informed" in name:
         small += ("--initial_stddev=0.2", "--gate=0.1", "--divergence_weight=1")
-        small += ("--largest_start=0.99", "--prior_stddev=1")
+        small += ("--largest_start=0.99", "--prior_stddev=1", "--rates=0.01")
     if "combination.mnist" in name:
         small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
+        small += ("--train_size=100",)
+    if "combination.design_breast" in name:
+        small += ("--dataset=breast_cancer",)
+    if "combination.texts" in name:
+        small = ("--dataset=speakers", "--hosts=2", "--num_words=20", "--min_train=1")
+        small += ("--max_train=1000", "--units=4", "--max_epochs=3", "--patience=2")
     if "auto" in name:
         small += ("--values=1",)  # mini-batches before the grouping, which is run here
     if "train_size" in name:
@@ -372,7 +380,7 @@ def test_flagfiles_build(parse, flagfile):
     experiment, args = on_embedded_data(flagfile, train_size=4, test_size=10)
     settings = fewer(parse(*args, experiment=experiment))
     jobs = experiment_modules.EXPERIMENTS[experiment].make_jobs(settings)
-    assert {job.run for job in jobs} == {0}
+    assert {job.run for job in jobs} == set(settings.runs)
     for job in (jobs[0], jobs[-1]):
         if isinstance(job, Measurement):
             assert all(np.isfinite(value) for value in job.measure().values())
@@ -828,7 +836,7 @@ def test_combination(run, capsys):
     for args, message in (
         (("--schemes=median",), "need mean, size_weighted"),
         (("--splits=half",), "need balanced, balanced_once"),
-        (("--dataset=mnist",), "--dataset=synthetic or hospital or npz"),
+        (("--dataset=mnist",), "--dataset=synthetic or breast_cancer or hospital"),
         (("--dataset=hospital",), "Need --data_dir for --dataset=hospital"),
         (("--study=digits", "--hosts=two"), "need a whole number, got 'two'"),
         (("--study=digits", "--dataset=synthetic"), "--dataset=digits or mnist or npz"),

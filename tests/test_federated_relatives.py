@@ -9,9 +9,9 @@ from test_federated import TASK, H, W, close, jit, run, world_of
 from test_virtual import network_world
 
 from experiments.engine import design
-from experiments.fedcurv.mean_regularized import mean_regularized
 from p2pjax.algorithms._complete_training import complete_training
 from p2pjax.algorithms._fedcurv import fedcurv
+from p2pjax.algorithms._mean_regularized import mean_regularized
 from p2pjax.datasets.loaders import points
 from p2pjax.evaluation.classes import with_balance
 from p2pjax.exchange import channel

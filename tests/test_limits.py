@@ -34,6 +34,10 @@ SETTINGS = {
     "associative": ("--num_agents=4", "--shared_hidden=100", "--modified=1"),
     "combination": ("--schemes=mean",),
     "combination digits": ("--schemes=mean", "--study=digits", "--hosts=2"),
+    "combination texts": (
+        *("--schemes=mean", "--study=texts", "--hosts=2", "--num_words=20"),
+        *("--min_train=1", "--units=4"),
+    ),
     "compare": ("--methods=dpsgd,pens,fedavg",),
     "connections": ("--num_agents=8", "--methods=pens,panm,dac,l2c"),
     "connections text": ("--num_agents=8", "--methods=pens", "--study=text"),
@@ -94,7 +98,8 @@ IN_ALL = {"batch_size", "first_run", "num_rounds", "num_runs"}
 REFUSED = {
     "associative": "num_agents num_bits num_hidden block_size",
     "combination": "",
-    "combination digits": "hosts",
+    "combination digits": "hosts train_size",
+    "combination texts": "hosts units",
     "compare": "num_agents hidden batch_size degree",
     "connections": "num_agents hidden batch_size degree num_candidates view_size",
     "connections text": "num_agents gru_units",

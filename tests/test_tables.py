@@ -127,6 +127,26 @@ def test_gains_have_a_table_where_agents_learn_alone(tmp_path):
     assert render.gains(write_study(tmp_path, "toy.no", lines[1:])) == []
 
 
+def test_steps_stand_beside_those_of_the_source(tmp_path):
+    lines = [
+        line("virtual", run, [0.1, 0.2, 0.3], rate=rate)
+        | {"steps": [10, 20, steps], "source_steps": [5400] * 3}
+        for rate in (0.1, 0.2)
+        for run, steps in enumerate((710, 730))
+    ]
+    lines.append(line("fedavg", 0, [0.1, 0.2, 0.3]) | {"steps": [1, 2, 3]})
+    study = write_study(tmp_path, "toy.steps", lines)
+    _, _, head, _, *rows, last = render.steps_beside_source(study)
+    assert head == "| scheme | rate | steps of an agent | of the source |"
+    assert rows == [f"| virtual | {rate} | 720 | 5,400 |" for rate in (0.1, 0.2)]
+    assert last == ""
+    assert "\n".join(render.steps_beside_source(study)) in render.section(
+        tmp_path, study
+    )
+    plain = write_study(tmp_path, "toy.plain", [line("a", 0, [0.1, 0.2, 0.3])])
+    assert render.steps_beside_source(plain) == []
+
+
 def test_pages_that_cannot_be_written_are_refused(tmp_path, capsys):
     page = tmp_path / "RESULTS.md"
     page.write_text("# Results\n")

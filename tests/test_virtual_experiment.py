@@ -2,16 +2,21 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.analysis.chosen import print_chosen
 from experiments.engine import reading
 from experiments.virtual import results, study
 from experiments.virtual.config import CONTROLS, METHODS, RELATIVES
 from experiments.virtual.data import load_examples, make_data
-from experiments.virtual.design import FACTORS, choices_of
+from experiments.virtual.design import FACTORS, FLAGS, choices_of
+from experiments.virtual.methods import _with_early
+from p2pjax.datasets.loaders.digits import load as digits
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
@@ -107,6 +112,12 @@ TINY = (
 )
 
 
+TINY_DIGITS = (
+    *(flag for flag in TINY if not flag.startswith("--network")),
+    "--network=64=4=10",
+)
+
+
 def test_a_design_is_of_what_means_something_to_a_method(config):
     flags = (
         "--initial_stddev=0.05,0.2",
@@ -114,19 +125,90 @@ def test_a_design_is_of_what_means_something_to_a_method(config):
         "--order=fixed,random",
         "--prior_mode=once,paper,release",
         "--largest_start=0.99",
+        "--epochs=1,2",
     )
     found = {
         name: [setting for setting, _ in choices_of(config(*flags), name)]
         for name in FACTORS
     }
-    assert found["fedavg"] == found["ditto"] == [{}]
-    assert found["local"] == [{"initial_stddev": 0.05}, {"initial_stddev": 0.2}]
-    assert len(found["frozen_server"]) == 2 * 2
-    assert len(found["virtual_sync"]) == 2 * 2 * 3
-    assert len(found["virtual"]) == 2 * 2 * 3 * 2
+    assert found["fedavg"] == found["ditto"] == [{"epochs": 1}, {"epochs": 2}]
+    assert found["local"][::2] == [
+        {"initial_stddev": stddev, "epochs": 1} for stddev in (0.05, 0.2)
+    ]
+    assert len(found["frozen_server"]) == 2 * 2 * 2
+    assert len(found["virtual_sync"]) == 2 * 2 * 3 * 2
+    assert len(found["virtual"]) == 2 * 2 * 3 * 2 * 2
     assert all("largest_start" not in setting for setting in found["virtual"])
     # Without several values rows say what they always said.
     assert choices_of(config(), "virtual")[0][0] == {}
+
+
+def test_rates_and_steps_are_factors(config):
+    flags = config("--rates=1e-3,1e-2", "--epochs=1,2")
+    found = choices_of(flags, "virtual")
+    assert [setting for setting, _ in found] == [
+        {"rate": rate, "epochs": epochs} for rate in (1e-3, 1e-2) for epochs in (1, 2)
+    ]
+    assert [(c.rate, c.epochs) for _, c in found][:2] == [(1e-3, 1), (1e-3, 2)]
+    (_, usual), (_, given) = (
+        choices_of(config(*args), "local")[0] for args in ((), ("--learning_rate=0.5",))
+    )
+    assert (usual.rate, given.rate) == (1e-3, 0.5)
+    # As many steps as epochs say, of a method of either kind.
+    jobs = study.make_jobs(config(*TINY, "--methods=fedavg,virtual", "--epochs=2,4"))
+    two, four = (job.program.algorithm for job in jobs[2:])
+    assert "2 local epochs" in two.round_is and "4 local epochs" in four.round_is
+    assert jobs[0].program.algorithm.round_is != jobs[1].program.algorithm.round_is
+
+
+def test_all_relatives_take_as_many_passes_and_their_own_rate(config):
+    served = ("fedavg", *RELATIVES)
+    flags = (*TINY, f"--methods={','.join(served)}", "--epochs=5")
+    for name in served:
+        found = choices_of(config(*flags, "--fedavg_rate=0.1,0.2"), name)
+        assert [setting for setting, _ in found] == [
+            {"fedavg_rate": 0.1},
+            {"fedavg_rate": 0.2},
+        ]
+    rounds = {
+        job.scheme: job.program.algorithm.round_is
+        for job in study.make_jobs(config(*flags))
+    }
+    # One of three clients in a round, or all.
+    assert rounds.pop("mean_regularized").startswith("5 times")
+    assert all(said.startswith("15 times") for said in rounds.values())
+
+
+def test_runs_that_choose_do_not_judge(parse):
+    """Of the settings that are judged and of those that are chosen from."""
+    folder = Path(study.__file__).parent / "flags"
+    runs = {
+        path.stem: set(parse(f"--flagfile={path}", experiment="virtual").runs)
+        for kind in ("design", "rates", "informed")
+        for path in folder.glob(f"{kind}*.flags")
+    }
+    chosen = [own for name, own in runs.items() if not name.startswith("informed")]
+    judged = [own for name, own in runs.items() if name.startswith("informed")]
+    assert len(chosen) >= 3 + 5 and len(judged) == 5
+    assert min(map(len, (*chosen, *judged))) >= 3
+    assert not set().union(*chosen) & set().union(*judged)
+
+
+def test_what_a_design_has_chosen_is_printed_as_flags(tmp_path, capsys):
+    rows = [
+        {"scheme": name, "setting": setting, "metric": "accuracy", "mean": mean}
+        for name, setting, mean in (
+            ("virtual", {"study": "mnist", "rate": 0.01, "gate": 1.0}, 0.5),
+            ("virtual", {"study": "mnist", "rate": 0.1, "gate": 0.1}, 0.75),
+            ("local", {"study": "mnist"}, 0.9),
+        )
+    ]
+    summary = {"experiment": "virtual", "rows": rows, "environment": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    print_chosen(tmp_path, FLAGS)
+    assert capsys.readouterr().out == (
+        "virtual: chosen by accuracy, --rates=0.1 --gate=0.1\n"
+    )
 
 
 def test_every_method_builds(config):
@@ -146,8 +228,35 @@ def test_every_method_builds(config):
         assert ("server_stddev" in found) == ("gate" in found) == has_columns
         is_bayesian = has_columns or job.scheme in ("global", "local")
         assert ("client_divergence" in found) == is_bayesian
-        scored = in_turn or job.scheme in ("fedavg", "fedprox", "fedper")
+        # Of clients in a fixed order, how much is forgotten of the first of them.
+        assert ("early_accuracy" in found) == (job.scheme == "virtual")
+        assert ("early_accuracy_before" in found) == (job.scheme == "virtual")
+        scored = in_turn or job.scheme in (
+            *("fedavg", "fedprox", "fedper"),
+            *("scaffold", "ewc"),
+        )
         assert ("accuracy_before" in found) == scored
+
+
+def test_early_clients_are_the_first_half_of_a_pass(config):
+    own = {"accuracy": jnp.array([0.5, 0.25, 1.0, 0.0, 0.75]), "accuracy_before": None}
+    own["accuracy_before"] = own["accuracy"] + 0.125
+    found = _with_early(lambda models, data: own)(None, None)
+    assert found["early_accuracy"].tolist() == [0.375] * 5
+    assert found["early_accuracy_before"].tolist() == [0.5] * 5
+    assert own.keys() < found.keys()
+
+
+def test_steps_of_the_source_are_in_rows_of_its_data_only(config, monkeypatch):
+    monkeypatch.setattr(study, "load_examples", lambda *_: digits())
+    facts = [
+        study.make_jobs(config(*flags, "--study=mnist", "--methods=fedavg,virtual"))
+        for flags in (TINY_DIGITS, (*TINY_DIGITS, "--dataset=public"))
+    ]
+    assert [[dict(job.facts) for job in jobs] for jobs in facts] == [
+        [{}, {}],
+        [{}, {"source_steps": 5400}],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +264,10 @@ def test_every_method_builds(config):
     [
         (("--largest_start=1",), "largest_start between 0 and 1, got 1.0"),
         (("--initial_stddev=0",), "need more than 0, got 0"),
+        (
+            ("--rates=0.1", "--learning_rate=0.1"),
+            "--rates or --learning_rate, got both",
+        ),
         (("--order=backwards",), "need fixed, random, got 'backwards'"),
         (("--methods=local_columns", "--network=100=2"), "a hidden layer for clients"),
     ],
@@ -201,6 +314,8 @@ def test_rows_say_what_posteriors_have_learned(run):
     assert frozen["server_stddev_high"] == pytest.approx(0.3, abs=1e-5)
     assert frozen["client_stddev"] != pytest.approx(0.3, abs=1e-5)
     assert [row["setting"]["order"] for row in refined] == ["fixed", "random"]
+    # No client comes first in each pass where their order is drawn.
+    assert ["early_accuracy_before" in row for row in refined] == [True, False]
     for row in refined:
         assert 0 < row["server_stddev_low"] <= row["server_stddev_high"] < 1
         assert row["factor_precision"] > 0

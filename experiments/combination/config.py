@@ -15,36 +15,70 @@ from experiments.engine.fields import (
     integers,
     names,
     number,
+    numbers,
     switch,
 )
+from experiments.next_word.config import LOADERS as TEXTS
 from p2pjax.datasets.loaders import hospital
 
 ACTIVATIONS = {"relu": nn.relu, "sigmoid": nn.sigmoid}
 FEDAVG_EPOCHS = {"fedavg_1": 1, "fedavg_5": 5}  # schemes with a fixed number of passes
 COMBINED = ("mean", "size_weighted", "additive", "exponential")
-SCHEMES = (*COMBINED, *FEDAVG_EPOCHS, "local", "centralized")
+SERVED = ("fedavg_tuned", "scaffold", "ewc", "mean_regularized")  # by SGD
+SCHEMES = (*COMBINED, *FEDAVG_EPOCHS, *SERVED, "local", "centralized")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
     """What is combined, and on which data."""
 
-    study: str = choice("hospital", ("hospital", "digits"), "What is learned.")
+    study: str = choice(
+        "hospital",
+        ("hospital", "digits", "texts"),
+        "What is learned; texts is the next word, by a GRU.",
+    )
     dataset: str | None = dataset_field(
-        ("synthetic", "hospital", "digits", "mnist"),
-        "Of the study hospital: made-up patients (synthetic, the default), or the "
-        "table in --data_dir (hospital); other data of two classes. Of the study "
-        "digits: scikit-learn's small digits (digits, the default), or MNIST in "
-        "--data_dir (mnist).",
+        (
+            *("synthetic", "breast_cancer", "hospital"),
+            *("digits", "mnist", "speakers", *TEXTS),
+        ),
+        "Of the study hospital: made-up patients (synthetic, the default), "
+        "scikit-learn's tumours (breast_cancer), or the table in --data_dir "
+        "(hospital); other data of two classes. Of the study digits: scikit-learn's "
+        "small digits (digits, the default), or MNIST in --data_dir (mnist). Of the "
+        "study texts: generated texts of speakers (the default), or a data set in "
+        f"--data_dir ({', '.join(TEXTS)}).",
     )
     splits: tuple[str, ...] = names(
         ("balanced", "unbalanced", "skewed"),
-        "Of the study hospital.",
+        "Of the study hospital; scaled to a table that is too small for them.",
         among=list(hospital.SPLITS),
         topic=DATA,
     )
     hosts: tuple[int, ...] = integers(
-        (2, 5, 10, 20, 40, 80), "Hosts of the study digits.", at_least=1, topic=DATA
+        (2, 5, 10, 20, 40, 80),
+        "Hosts of the studies digits and texts, where each has a user's texts.",
+        at_least=1,
+        topic=DATA,
+    )
+    train_size: int | None = integer(
+        None,
+        "Training images of all hosts together, drawn anew in every run; all if not "
+        "given.",
+        at_least=1,
+        topic=DATA,
+    )
+    num_words: int = integer(
+        1000, "Words of the vocabulary, study texts.", at_least=1, topic=DATA
+    )
+    min_train: int = integer(
+        100, "Fewest training samples of a host, study texts.", at_least=1, topic=DATA
+    )
+    max_train: int | None = integer(
+        None,
+        "Most training samples of a host, study texts; no limit if not given.",
+        at_least=1,
+        topic=DATA,
     )
     test_size: int = integer(
         10_000, "Test images at most, dealt to the hosts.", at_least=1, topic=DATA
@@ -52,14 +86,16 @@ class Config(Common):
     schemes: tuple[str, ...] = names(
         ("mean", "additive", "exponential", "centralized"),
         "Schemes: mean, size_weighted, additive (1 + r), exponential (exp(c r)), "
-        "fedavg_1 and fedavg_5 (FedAvg with so many passes), local (never combined) "
+        "fedavg_1 and fedavg_5 (FedAvg with so many passes), fedavg_tuned, scaffold, "
+        "ewc (each host held to its own last model) and mean_regularized (own models "
+        "held to their mean), all four by SGD at --fedavg_rate, local (never combined) "
         "and centralized (one host with all data).",
         among=SCHEMES,
     )
     factor_rate: float | None = number(
         None,
-        "Factor c of the scheme exponential; 0.001 on the hospital and 1 on digits if "
-        "not given.",
+        "Factor c of the scheme exponential; 0.001 of hosts that train until they have "
+        "converged (hospital, texts) and 1 on digits if not given.",
         at_least=0,
     )
     init: tuple[str, ...] = names(
@@ -69,7 +105,9 @@ class Config(Common):
         among=("shared", "own"),
     )
     activation: tuple[str, ...] = names(
-        ("relu",), "Of hidden cells.", among=list(ACTIVATIONS)
+        ("relu",),
+        "Of hidden cells; those of the study texts are a GRU's.",
+        among=list(ACTIVATIONS),
     )
     optimizer: tuple[str, ...] = names(
         ("adam",),
@@ -79,9 +117,15 @@ class Config(Common):
     network: str = choice(
         "mlp", ("mlp", "cnn"), "Of the study digits; cnn needs 28 x 28 images."
     )
+    units: int = integer(
+        64,
+        "Size of the embedding, the GRU and the dense layer of the study texts.",
+        at_least=1,
+        topic=TRAINING,
+    )
     max_epochs: int = integer(
         500,
-        "Most passes of a host in a round, study hospital.",
+        "Most passes of a host in a round, studies hospital and texts.",
         at_least=1,
         topic=TRAINING,
     )
@@ -93,6 +137,21 @@ class Config(Common):
     )
     sgd_rate: float = number(
         0.1, "Step size of the optimizer sgd.", above=0, topic=TRAINING
+    )
+    fedavg_rate: tuple[float, ...] = numbers(
+        (0.1,),
+        f"Step size of {', '.join(SERVED)}; several are a factor of a design.",
+        above=0,
+        topic=TRAINING,
+    )
+    fedavg_epochs: int = integer(
+        5, f"Passes of {', '.join(SERVED)} in a round.", at_least=1, topic=TRAINING
+    )
+    penalty: float = number(
+        0.1,
+        "Weight of the penalty of ewc and mean_regularized.",
+        at_least=0,
+        topic=TRAINING,
     )
     stop_after: int | None = integer(
         None,

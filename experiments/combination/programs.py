@@ -6,10 +6,13 @@ import flax.linen as nn
 import numpy as np
 import optax
 
-from experiments.combination.config import ACTIVATIONS, FEDAVG_EPOCHS, Config
+from experiments.combination.config import ACTIVATIONS, FEDAVG_EPOCHS, SERVED, Config
 from experiments.engine import design
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Program
+from p2pjax.algorithms._fedcurv import fedcurv
+from p2pjax.algorithms._mean_regularized import mean_regularized
+from p2pjax.algorithms._scaffold import scaffold
 from p2pjax.datasets.stacking import Examples
 from p2pjax.engines.combining import GlobalStopping, combined_rounds
 from p2pjax.engines.server import server_rounds
@@ -46,6 +49,11 @@ class Choices(NamedTuple):
     init: str
     activation: str
     optimizer: str
+    fedavg_rate: float
+
+
+# Names of flags by those of factors.
+FLAGS = {name: name for name in Choices._fields}
 
 
 def choices_of(config: Config, scheme: str) -> list[tuple[dict[str, Any], Choices]]:
@@ -56,7 +64,11 @@ def choices_of(config: Config, scheme: str) -> list[tuple[dict[str, Any], Choice
       scheme: its name.
     """
     factors = {name: getattr(config, name) for name in Choices._fields}
-    relevant = Choices._fields[1:] if scheme in FEDAVG_EPOCHS else None
+    relevant: tuple[str, ...] = ("init", "activation", "optimizer")
+    if scheme in FEDAVG_EPOCHS:
+        relevant = ("activation", "optimizer")
+    if scheme in SERVED:
+        relevant = ("activation", "fedavg_rate")
     found = design.combinations(factors, relevant)
     return [(setting, Choices(**named)) for setting, named in found]
 
@@ -92,7 +104,7 @@ def make_task(config: Config, examples: Examples, activation: str = "relu") -> T
 
 def factors_of(config: Config, scheme: str) -> Factors | None:
     """How much a host counts; None for schemes that do not combine."""
-    default = 1e-3 if config.study == "hospital" else 1.0
+    default = 1.0 if config.study == "digits" else 1e-3
     c = default if config.factor_rate is None else config.factor_rate
     return {
         "mean": mean,
@@ -123,6 +135,8 @@ def build_program(config: Config, scheme: str, task: Task, choices: Choices) -> 
 
 
 def _algorithm(config: Config, scheme: str, task: Task, choices: Choices) -> Algorithm:
+    if scheme in SERVED:
+        return _served(config, scheme, task, choices)
     optimizer = optax.sgd(config.sgd_rate)
     if choices.optimizer == "adam":
         optimizer = optax.adam(rate(config, 1e-3))
@@ -138,8 +152,10 @@ def _algorithm(config: Config, scheme: str, task: Task, choices: Choices) -> Alg
             **options,
         )
     local: LocalTraining
-    if config.study == "hospital":
+    if config.study != "digits":
         rule = LocalStopping(patience=config.patience, max_epochs=config.max_epochs)
+        if config.study == "texts":  # no accuracy is asked of a first round
+            rule = rule._replace(first_accuracy=-1.0)
         local = until_converged(task, learner, rule, **options)
     else:
         local = for_epochs(learner, 1, **options)
@@ -154,3 +170,22 @@ def _algorithm(config: Config, scheme: str, task: Task, choices: Choices) -> Alg
         shared_init=choices.init == "shared",
         agent_loop=loop,
     )
+
+
+def _served(config: Config, scheme: str, task: Task, choices: Choices) -> Algorithm:
+    """FedAvg and its neighbours, by SGD at a rate of their own."""
+    learner = gradient_descent(task, optax.sgd(choices.fedavg_rate))
+    options: dict[str, Any] = {
+        "batch_size": config.batch_size,
+        "local_updates": epochs(config.fedavg_epochs),
+        "agent_loop": agent_loop(config, task),
+    }
+    penalty = config.penalty
+    if scheme == "ewc":
+        return fedcurv(
+            task, learner, penalty_weight=penalty, own_curvature=True, **options
+        )
+    if scheme == "mean_regularized":
+        return mean_regularized(task, learner, penalty_weight=penalty, **options)
+    method = scaffold if scheme == "scaffold" else server_rounds
+    return method(task, learner, score_before=config.score_before, **options)

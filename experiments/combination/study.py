@@ -8,27 +8,32 @@ from typing import Any
 import jax
 
 from experiments.analysis import figures
+from experiments.analysis.chosen import print_chosen
 from experiments.combination.config import Config
 from experiments.combination.data import (
     digits_data,
     hospital_data,
     load_examples,
     pooled,
+    splits_of,
 )
 from experiments.combination.programs import (
+    FLAGS,
     build_program,
     choices_of,
     factors_of,
     make_task,
 )
 from experiments.combination.results import draw_factors, print_costs
+from experiments.combination.texts import load_corpus, next_word_task, texts_data
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
-from p2pjax.datasets.stacking import Examples
 from p2pjax.exchange.factors import relative_sizes
+from p2pjax.tasks.task import Task
 from p2pjax.types import FederatedData, InputError, num_agents
 
 MakeData = Callable[[int], FederatedData]  # of a run
+Setting = tuple[dict[str, Any], MakeData]  # what rows say about the data, and the data
 
 
 def make_jobs(config: Config) -> list[Job]:
@@ -38,15 +43,14 @@ def make_jobs(config: Config) -> list[Job]:
             f"Need one process for the scheme centralized, got {jax.process_count()}: "
             "leave it out of --schemes, or leave out --num_processes."
         )
-    examples = load_examples(config)
-    tasks = {name: make_task(config, examples, name) for name in config.activation}
+    tasks, settings = _subject(config)
     programs = [
         (scheme, own, build_program(config, scheme, tasks[choices.activation], choices))
         for scheme in config.schemes
         for own, choices in choices_of(config, scheme)
     ]
     jobs = []
-    for setting, make_data in _settings(config, examples):
+    for setting, make_data in settings:
         for scheme, own, program in programs:
             jobs += jobs_of_runs(
                 config,
@@ -59,19 +63,27 @@ def make_jobs(config: Config) -> list[Job]:
     return jobs
 
 
-def _settings(
-    config: Config, examples: Examples
-) -> list[tuple[dict[str, Any], MakeData]]:
-    """What rows say about the data, and the data of a run."""
+def _subject(config: Config) -> tuple[dict[str, Task], list[Setting]]:
+    """What hosts learn, by activation, and of which data."""
+    if config.study == "texts":
+        corpus = load_corpus(config)
+        task = next_word_task(config, corpus.vocabulary.num_ids)
+        settings: list[Setting] = [
+            ({"hosts": hosts}, texts_data(config, corpus, hosts))
+            for hosts in config.hosts
+        ]
+        return dict.fromkeys(config.activation, task), settings
+    examples = load_examples(config)
+    tasks = {name: make_task(config, examples, name) for name in config.activation}
     if config.study == "hospital":
-        return [
+        return tasks, [
             (
                 {"split": name},
-                kept(config, partial(hospital_data, config, examples, name)),
+                kept(config, partial(hospital_data, config, examples, split)),
             )
-            for name in config.splits
+            for name, split in splits_of(config, examples).items()
         ]
-    return [
+    return tasks, [
         ({"hosts": hosts}, kept(config, partial(digits_data, config, examples, hosts)))
         for hosts in config.hosts
     ]
@@ -96,6 +108,7 @@ def report(config: Config, folder: Path) -> None:
     figures.curves_by_round(folder, ("accuracy", "norm"), panel)
     draw_factors(folder)
     figures.print_summary(folder)
+    print_chosen(folder, FLAGS)
     if config.target is not None:
         print_costs(folder, config.target)
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from experiments.engine.config import agent_loop
 from experiments.fedcurv.config import CURVATURES, Config
-from experiments.fedcurv.mean_regularized import mean_regularized
 from p2pjax.algorithms._ditto import ditto
 from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._fedcurv_neighbors import fedcurv_neighbors
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._mean_regularized import mean_regularized
 from p2pjax.algorithms._scaffold import scaffold
 from p2pjax.engines.server import server_rounds
 from p2pjax.graphs import generators

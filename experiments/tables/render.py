@@ -31,6 +31,7 @@ ALSO = (
     "mean_of_clique_1",
     "mean_of_clique_2",
 )
+STEPS, SOURCE_STEPS = "steps", "source_steps"  # of an agent until then; in the end
 SMALL = ("squared_error", "disagreement")  # of any magnitude: two digits that count
 
 
@@ -86,6 +87,7 @@ def section(root: Path, study: Study) -> str:
         *table(study, metric),
         "",
     ]
+    lines += steps_beside_source(study)
     for also in _also(kept, metric):
         lines += [f"The {also.replace('_', ' ')} of the same runs:", ""]
         lines += [*table(study, also), ""]
@@ -229,6 +231,32 @@ def by_setting(study: Study, cell: Callable[[Group], str]) -> list[str]:
         if any(own.values())
     ]
     return markdown(head, rows)
+
+
+def steps_beside_source(study: Study) -> list[str]:
+    """A table of the steps of an agent in the end and those of the source.
+
+    None where a study does not know its source's.
+
+    Args:
+      study: that is kept.
+    """
+    keys, rows = varied(study), []
+    for group in study.groups:
+        line = first_line(group)
+        if SOURCE_STEPS in line:
+            taken = np.mean([own[STEPS][-1] for own in group.values()])
+            setting = [f"{line['setting'].get(key, '')}" for key in keys]
+            counts = (f"{taken:,.0f}", f"{line[SOURCE_STEPS][-1]:,.0f}")
+            rows.append([line["scheme"], *setting, *counts])
+    if not rows:
+        return []
+    names = [key.replace("_", " ") for key in keys]
+    head = ["scheme", *names, "steps of an agent", "of the source"]
+    said = (
+        "Local steps of an agent until then, in the mean, beside those of the source:"
+    )
+    return [said, "", *markdown(head, rows), ""]
 
 
 def _rounds(study: Study) -> list[int]:

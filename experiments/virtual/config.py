@@ -9,6 +9,7 @@ from experiments.engine.fields import (
     TRAINING,
     choice,
     integer,
+    integers,
     names,
     number,
     numbers,
@@ -23,7 +24,7 @@ from p2pjax.tasks import bayesian
 
 METHODS = ("global", "local", "fedavg", "virtual", "virtual_sync")
 CONTROLS = ("local_columns", "frozen_server")
-RELATIVES = ("fedprox", "fedper", "ditto")
+RELATIVES = ("fedprox", "fedper", "ditto", "scaffold", "ewc", "mean_regularized")
 PRIOR_MODES = {
     "once": ONCE,
     "paper": PAPER,
@@ -64,7 +65,9 @@ class Config(Common):
         METHODS,
         "Methods; virtual takes clients in turn, virtual_sync all at once. Controls: "
         "local_columns has both columns for each client alone, frozen_server a server "
-        "that stays as it was drawn.",
+        "that stays as it was drawn. Relatives are ordinary networks as that of "
+        "fedavg; ewc holds each client to its own last model, mean_regularized has "
+        "models of their own held to their mean.",
         among=(*METHODS, *CONTROLS, *RELATIVES),
     )
     network: str | None = network_field(
@@ -123,10 +126,17 @@ class Config(Common):
         at_most=1,
         topic=TRAINING,
     )
-    epochs: int = integer(
-        20,
-        "Passes of a client over its data in a refinement.",
+    epochs: tuple[int, ...] = integers(
+        (20,),
+        "Passes of a client over its data in a refinement; several are a factor of a "
+        "design, as are those of --rates.",
         at_least=1,
+        topic=TRAINING,
+    )
+    rates: tuple[float, ...] | None = numbers(
+        None,
+        "Learning rates of the Bayesian networks, in the place of --learning_rate.",
+        above=0,
         topic=TRAINING,
     )
     num_samples: int = integer(
@@ -147,14 +157,17 @@ class Config(Common):
         "Perturb the examples of a batch with signs of their own.",
         topic=TRAINING,
     )
-    fedavg_rate: float = number(
-        0.1,
-        "Learning rate of FedAvg, FedProx, FedPer and Ditto.",
+    fedavg_rate: tuple[float, ...] = numbers(
+        (0.1,),
+        "Learning rate of FedAvg and its relatives; several are a factor of a design.",
         above=0,
         topic=TRAINING,
     )
     penalty: float = number(
-        0.1, "Weight of the penalty of FedProx and Ditto.", at_least=0, topic=TRAINING
+        0.1,
+        "Weight of the penalty of FedProx, Ditto, ewc and mean_regularized.",
+        at_least=0,
+        topic=TRAINING,
     )
     fedavg_share: float = number(
         0.2,

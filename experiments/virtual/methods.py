@@ -5,17 +5,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from experiments.engine.config import agent_loop, rate
+from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Program
 from experiments.virtual.config import OBJECTIVES, PRIOR_MODES, Config
 from experiments.virtual.design import Choices
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._fedper import fedper
 from p2pjax.algorithms._fedprox import fedprox
 from p2pjax.algorithms._local_only import local_only
+from p2pjax.algorithms._mean_regularized import mean_regularized
+from p2pjax.algorithms._scaffold import scaffold
 from p2pjax.algorithms._virtual import virtual
 from p2pjax.engines.repetition import repeat_rounds
 from p2pjax.engines.server import server_rounds
@@ -98,7 +102,7 @@ def _bayesian(
         of_kind = posteriors.of_columns if has_columns else posteriors.of_private
         return of_kind(coordinates.gaussian(free), choices.prior_stddev)
 
-    optimizer = _adam(config, choices)
+    optimizer = _adam(choices)
     learner = free_energy.free_energy_descent(task, optimizer, divergence)
     return _Bayesian(task, learner, observed)
 
@@ -107,12 +111,13 @@ def _global(config: Config, layers: Layout, shape: Shape, choices: Choices) -> P
     """As many passes over the data of all clients as a client's refinement."""
     made = _bayesian(config, choices, VariationalMLP(layers), shape)
     algorithm = central(made.task, made.learner, batch_size=config.batch_size)
-    algorithm = repeat_rounds(algorithm, config.epochs)
+    algorithm = repeat_rounds(algorithm, choices.epochs)
     return _program(config, algorithm, made.task, made.observed)
 
 
 def _local(config: Config, layers: Layout, shape: Shape, choices: Choices) -> Program:
-    return _alone(config, _bayesian(config, choices, VariationalMLP(layers), shape))
+    made = _bayesian(config, choices, VariationalMLP(layers), shape)
+    return _alone(config, made, choices)
 
 
 def _local_columns(
@@ -120,7 +125,7 @@ def _local_columns(
 ) -> Program:
     """VIRTUAL's network for each client alone: both columns are private."""
     module = _columns(config, layers, choices)
-    return _alone(config, _bayesian(config, choices, module, shape))
+    return _alone(config, _bayesian(config, choices, module, shape), choices)
 
 
 def _frozen_server(
@@ -143,17 +148,18 @@ def _frozen_server(
         )
         return new._replace(params=params), opt_state, loss
 
-    return _alone(config, made._replace(learner=made.learner._replace(step=step)))
+    frozen = made._replace(learner=made.learner._replace(step=step))
+    return _alone(config, frozen, choices)
 
 
-def _alone(config: Config, made: _Bayesian) -> Program:
+def _alone(config: Config, made: _Bayesian, choices: Choices) -> Program:
     algorithm = local_only(
         made.task,
         made.learner,
         batch_size=config.batch_size,
         agent_loop=agent_loop(config, made.task),
     )
-    algorithm = repeat_rounds(algorithm, config.epochs)
+    algorithm = repeat_rounds(algorithm, choices.epochs)
     return _program(config, algorithm, made.task, made.observed)
 
 
@@ -165,7 +171,6 @@ def _served(
     choices: Choices,
 ) -> Program:
     """An ordinary network, trained by SGD; clients take as many passes on average."""
-    del choices
     num_clients = max(1, round(config.fedavg_share * config.num_agents))
     task = bayesian.variational_classification(
         VariationalMLP(layers),
@@ -180,14 +185,19 @@ def _served(
         "num_clients": num_clients,
         "agent_loop": agent_loop(config, task),
     }
-    if method is not ditto:  # whose own models are never averaged
+    if method in (server_rounds, fedprox, fedper, scaffold):  # others report their own
         options["score_before"] = config.score_before
-    if method in (fedprox, ditto):
+    if method in (fedprox, ditto, fedcurv, mean_regularized):
         options["penalty_weight"] = config.penalty
     if method is fedper:
         options["personal"] = (f"params/layer_{len(layers)}/.*",)
-    learner = gradient_descent(task, optax.sgd(config.fedavg_rate))
-    rounds = max(1, round(config.epochs * config.num_agents / num_clients))
+    if method is fedcurv:
+        options["own_curvature"] = True
+    if method is mean_regularized:  # in which all take part
+        num_clients = config.num_agents
+        del options["num_clients"]
+    learner = gradient_descent(task, optax.sgd(choices.fedavg_rate))
+    rounds = max(1, round(choices.epochs * config.num_agents / num_clients))
     return _program(
         config, repeat_rounds(method(task, learner, **options), rounds), task
     )
@@ -200,9 +210,9 @@ def _virtual(
     task = classification(config, module, shape, choices.initial_stddev)
     algorithm = virtual(
         task,
-        _adam(config, choices),
+        _adam(choices),
         batch_size=config.batch_size,
-        local_updates=epochs(config.epochs),
+        local_updates=epochs(choices.epochs),
         synchronous=synchronous,
         damping=config.damping,
         prior_mode=PRIOR_MODES[choices.prior_mode],
@@ -213,9 +223,31 @@ def _virtual(
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),
     )
-    if not synchronous:
-        algorithm = repeat_rounds(algorithm, config.num_agents)
-    return _program(config, algorithm, task)
+    if synchronous:
+        return _program(config, algorithm, task)
+    algorithm = repeat_rounds(algorithm, config.num_agents)
+    program = _program(config, algorithm, task)
+    if choices.order == "random" or not config.score_before:
+        return program
+    return program._replace(evaluate=_with_early(program.evaluate))
+
+
+def _with_early(evaluate: Evaluate) -> Evaluate:
+    """Also the accuracies of the half of the clients that come first in a pass.
+
+    Right after their last refinement, and now that the later half has changed what all
+    share: the difference is what the server has forgotten of them.
+    """
+
+    def evaluate_fn(models: Models, data: FederatedData) -> dict[str, Array]:
+        values = dict(evaluate(models, data))
+        for name in ("accuracy", "accuracy_before"):
+            of_clients = values[name]
+            early = of_clients[: max(1, len(of_clients) // 2)].mean()
+            values[f"early_{name}"] = jnp.broadcast_to(early, of_clients.shape)
+        return values
+
+    return evaluate_fn
 
 
 def _columns(config: Config, layers: Layout, choices: Choices) -> Columns:
@@ -240,8 +272,8 @@ def _program(
     return Program(algorithm, evaluate)
 
 
-def _adam(config: Config, choices: Choices) -> optax.GradientTransformation:
-    adam = optax.adam(rate(config, 1e-3))
+def _adam(choices: Choices) -> optax.GradientTransformation:
+    adam = optax.adam(choices.rate)
     return free_energy.with_deviation_rate(adam, choices.deviation_rate)
 
 
@@ -254,6 +286,9 @@ PROGRAMS: dict[str, Callable[[Config, Layout, Shape, Choices], Program]] = {
     "fedprox": partial(_served, fedprox),
     "fedper": partial(_served, fedper),
     "ditto": partial(_served, ditto),
+    "scaffold": partial(_served, scaffold),
+    "ewc": partial(_served, fedcurv),
+    "mean_regularized": partial(_served, mean_regularized),
     "virtual": partial(_virtual, False),
     "virtual_sync": partial(_virtual, True),
 }

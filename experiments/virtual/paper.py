@@ -6,6 +6,9 @@ from typing import NamedTuple
 from p2pjax.datasets.loaders import digits, femnist, glyphs, har, mnist, vsn
 from p2pjax.datasets.stacking import Examples
 
+# Methods of which the authors' code says how many steps of Adam a client takes.
+STEPS_KNOWN = ("local", "virtual")
+
 
 class Dataset(NamedTuple):
     """One of the paper's data sets."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from experiments.engine import reading
 from experiments.engine.row_kinds import Row
 from experiments.virtual.config import Config
-from experiments.virtual.paper import DATASETS
+from experiments.virtual.paper import DATASETS, STEPS_KNOWN
 
 # Columns of rows, see `evaluation.posteriors`.
 OBSERVED = (
@@ -20,6 +20,8 @@ OBSERVED = (
     "cavity_divergence",
     "factor_precision",
 )
+# Of the clients that come first in a pass, when they were refined and at its end.
+EARLY = ("early_accuracy_before", "early_accuracy")
 _STUDY = "study"
 
 
@@ -48,9 +50,8 @@ def print_table(config: Config, folder: Path) -> None:
         paper = printed.get(row["scheme"])
         shown = ""
         if paper is not None:
-            bayesian = row["scheme"] in ("local", "virtual")
             shown = f"{paper[0]:.4f} ({paper[1]:.4f})"
-            shown += f"  {own.steps:>7}" if bayesian else ""
+            shown += f"  {own.steps:>7}" if row["scheme"] in STEPS_KNOWN else ""
         steps = taken.get(reading.key_of(row))
         counted = "" if steps is None else f"{steps:.0f}"
         line = f"{row['scheme']:<14} {accuracy:<22} {counted:>7}  {shown}"

@@ -5,14 +5,17 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
+from experiments.analysis.chosen import print_chosen
 from experiments.engine import fitting, reading
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.jobs import Job, jobs_of_runs, kept
 from experiments.virtual.config import Config
 from experiments.virtual.data import load_examples, make_data
-from experiments.virtual.design import choices_of
+from experiments.virtual.design import FLAGS, choices_of
 from experiments.virtual.methods import PROGRAMS, Shape, classification
+from experiments.virtual.paper import DATASETS, STEPS_KNOWN
 from experiments.virtual.results import (
+    EARLY,
     OBSERVED,
     print_observed,
     print_table,
@@ -70,8 +73,15 @@ def make_jobs(config: Config) -> list[Job]:
             own | setting,
             PROGRAMS[name](config, layers, shape, choices),
             data,
+            facts=_facts(config, name),
         )
     ]
+
+
+def _facts(config: Config, method: str) -> dict[str, float]:
+    """Steps of a client in the authors' code, where they are known."""
+    is_papers = config.dataset == "public" and method in STEPS_KNOWN
+    return {"source_steps": DATASETS[config.study].steps} if is_papers else {}
 
 
 def report(config: Config, folder: Path) -> None:
@@ -81,8 +91,9 @@ def report(config: Config, folder: Path) -> None:
     figures.print_summary(folder)
     print_table(config, folder)
     print_observed(folder)
+    print_chosen(folder, FLAGS)
 
 
 EXPERIMENT = Experiment(
-    "virtual", Config, make_jobs, report, summary=(*SUMMARY, "steps", *OBSERVED)
+    "virtual", Config, make_jobs, report, summary=(*SUMMARY, "steps", *EARLY, *OBSERVED)
 )

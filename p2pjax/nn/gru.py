@@ -171,7 +171,7 @@ def recurrent_wiring(name: str, inputs: int, units: int) -> Wiring:
 def embedded(vocab_size: int, features: int) -> nn.Embed:
     """Embedding `[vocab_size, features]`, uniform in (-0.05, 0.05)."""
     return nn.Embed(
-        vocab_size, features, embedding_init=_within_a_twentieth, name="embedding"
+        vocab_size, features, embedding_init=within_a_twentieth, name="embedding"
     )
 
 
@@ -193,9 +193,16 @@ def orthogonal_gates(
     return flat.reshape(shape)
 
 
-def _within_a_twentieth(
+def within_a_twentieth(
     key: Key, shape: tuple[int, ...], dtype: PyTree = jnp.float32
 ) -> Array:
+    """Initial embeddings, uniform in (-0.05, 0.05).
+
+    Args:
+      key: source of everything random.
+      shape: of the result.
+      dtype: of the result.
+    """
     return jax.random.uniform(key, shape, dtype, -0.05, 0.05)
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.nn.gaussian import Gaussian
+from p2pjax.nn.kernels.convolution import Geometry, convolve
 from p2pjax.types import Array, InputError, Key, PyTree
 
 KERNEL_INIT = nn.initializers.glorot_uniform()
@@ -60,7 +61,8 @@ def draw(
       batch_size: B.
       flipout: every example sees the perturbation with signs of its own; else all
         examples see the same weights.
-      dropout: share of every dense layer's inputs that is left out.
+      dropout: share of every dense layer's inputs that is left out; of a recurrent
+        one the same at all times. Convolutions keep theirs.
     """
     key_noise, key_signs, key_kept = jax.random.split(key, 3)
     leaves, structure = jax.tree.flatten(q.mean)
@@ -74,8 +76,8 @@ def draw(
         drawn = [part.reshape(w.shape) for part, w in zip(parts, leaves, strict=True)]
         drawn = jax.tree.unflatten(structure, drawn)
         collections["perturbation"] = jax.tree.map(jnp.multiply, q.stddev, drawn)
-        if flipout:  # of inputs and outputs of every matrix
-            widths = [sum(leaf.shape) if leaf.ndim == 2 else 0 for leaf in leaves]
+        if flipout:  # of inputs and outputs of every matrix, of channels of kernels
+            widths = [sum(leaf.shape[-2:]) if leaf.ndim > 1 else 0 for leaf in leaves]
             shape = (batch_size, sum(widths))
             bits = jax.random.bits(key_signs, shape, jnp.uint8) & jnp.uint8(1)
             signs = _cut(2 * bits.astype(dtype) - 1, widths)
@@ -122,22 +124,81 @@ class Weights(nn.Module):
         return mean if perturbation is None else mean + perturbation
 
     def dense(self, name: str, x: Array, features: int) -> Array:
-        """`x` times a matrix of weights, `[B, features]`."""
-        mean = self.param(name, KERNEL_INIT, (x.shape[-1], features))
+        """`x` times a matrix of weights, `[B, ..., features]`."""
+        return self.matrix(name, x.shape[-1], features)(x)
+
+    def matrix(
+        self,
+        name: str,
+        inputs: int,
+        features: int,
+        init: nn.initializers.Initializer = KERNEL_INIT,
+    ) -> Callable[[Array], Array]:
+        """The function that multiplies `[B, ..., inputs]` by a matrix of weights."""
+        mean = self.param(name, init, (inputs, features))
         perturbation = self._drawn("perturbation", name)
         signs = self._drawn("signs", name)
         kept = self._drawn("kept", name)
-        if kept is not None:
-            x = x * kept
+
+        def times(x: Array) -> Array:
+            def along(factors: Array) -> Array:
+                return factors.reshape(len(x), *(1,) * (x.ndim - 2), -1)
+
+            if kept is not None:
+                x = x * along(kept)
+            if perturbation is None:
+                return x @ mean
+            if signs is None:
+                return x @ (mean + perturbation)
+            of_inputs, of_outputs = along(signs[:, :inputs]), along(signs[:, inputs:])
+            return flipped(x, mean, perturbation, of_inputs, of_outputs)
+
+        return times
+
+    def rows(
+        self,
+        name: str,
+        tokens: Array,
+        shape: tuple[int, int],
+        init: nn.initializers.Initializer,
+    ) -> Array:
+        """Rows of a matrix of weights that tokens `[B, T]` name, `[B, T, features]`."""
+        mean = self.param(name, init, shape)
+        perturbation = self._drawn("perturbation", name)
+        signs = self._drawn("signs", name)
         if perturbation is None:
-            return x @ mean
+            return mean[tokens]
         if signs is None:
-            return x @ (mean + perturbation)
-        inputs = x.shape[-1]
-        return flipped(x, mean, perturbation, signs[:, :inputs], signs[:, inputs:])
+            return (mean + perturbation)[tokens]
+        of_rows = jnp.take_along_axis(signs[:, : shape[0]], tokens, axis=1)
+        of_columns = signs[:, None, shape[0] :]
+        return mean[tokens] + perturbation[tokens] * of_rows[..., None] * of_columns
+
+    def convolution(self, name: str, x: Array, features: int, size: int) -> Array:
+        """Images `[B, H, W, C]` convolved with kernels of weights, unpadded.
+
+        Signs of flipout are of channels, the same at all positions.
+        """
+        channels = x.shape[-1]
+        mean = self.param(name, KERNEL_INIT, (size, size, channels, features))
+        perturbation = self._drawn("perturbation", name)
+        signs = self._drawn("signs", name)
+        if perturbation is None:
+            return convolve(x, mean, Geometry())
+        if signs is None:
+            return convolve(x, mean + perturbation, Geometry())
+        signs = signs[:, None, None]
+        of_inputs, of_outputs = signs[..., :channels], signs[..., channels:]
+        perturbed = convolve(x * of_inputs, perturbation, Geometry())
+        return convolve(x, mean, Geometry()) + perturbed * of_outputs
 
     def _drawn(self, collection: str, name: str) -> Array | None:
         return self.get_variable(collection, name)
+
+
+def _along(vector: Array, x: Array) -> Array:
+    """A number for each of the last axis of `x`, `[1, ..., features]`."""
+    return vector.reshape(*(1,) * (x.ndim - 1), -1)
 
 
 class Dense(Weights):
@@ -153,7 +214,7 @@ class Dense(Weights):
     def __call__(self, x: Array) -> Array:
         output = self.dense("kernel", x, self.features)
         bias = self.vector("bias", nn.initializers.zeros, self.features)
-        return output + bias[None]
+        return output + _along(bias, output)
 
 
 class LateralDense(Weights):
@@ -171,11 +232,12 @@ class LateralDense(Weights):
     def __call__(self, client: Array, server: Array) -> Array:
         zeros = nn.initializers.zeros
         shift = self.vector("lateral_bias", zeros, server.shape[-1])
-        lateral = self.dense("lateral", nn.relu(server + shift[None]), self.features)
+        read = nn.relu(server + _along(shift, server))
+        lateral = self.dense("lateral", read, self.features)
         gate = self.vector("gate", gates_between(self.gates), self.features)
         own = self.dense("kernel", client, self.features)
         bias = self.vector("bias", zeros, self.features)
-        return own + gate[None] * lateral + bias[None]
+        return own + _along(gate, own) * lateral + _along(bias, own)
 
 
 class VariationalMLP(nn.Module):

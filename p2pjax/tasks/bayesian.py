@@ -57,6 +57,8 @@ def variational_classification(
     dropout: float = 0.0,
     objective: Objective = expected,
     initial_stddev: float = INITIAL_STDDEV,
+    as_inputs: Callable[[Array], Array] = as_float,
+    ignore_label: int | None = None,
     per_class: bool = False,
 ) -> Task:
     """Classify `batch["x"]` into `batch["y"]` by networks drawn from a Gaussian.
@@ -75,6 +77,8 @@ def variational_classification(
       objective: how the losses of the draws make one loss.
       initial_stddev: of all weights before the first step. What data do not say, an
         optimizer unsays only as fast as its rate: a small one claims much.
+      as_inputs: what becomes of `batch["x"]`; `as_tokens` for tokens.
+      ignore_label: that is learned but not counted in the accuracy; None counts all.
       per_class: also evaluate `class_accuracy` `[k]`, not a number for a class without
         examples.
 
@@ -94,14 +98,16 @@ def variational_classification(
     if not 0 < initial_stddev < float("inf"):
         raise InputError(f"Need a positive initial_stddev, got {initial_stddev}.")
 
+    example = as_inputs(jnp.zeros((1, *input_shape), jnp.float32))
+
     def init_fn(key: Key) -> Variables:
-        mean = module.init(key, jnp.zeros((1, *input_shape), jnp.float32))["params"]
+        mean = module.init(key, example)["params"]
         stddev = jax.tree.map(lambda leaf: jnp.full_like(leaf, initial_stddev), mean)
         return Variables(Gaussian(mean, stddev), {})
 
     def log_probabilities(key: Key, q: Gaussian, x: Array, train: bool) -> Array:
         """`[S, B, k]`."""
-        inputs = as_float(x)
+        inputs = as_inputs(x)
         num_draws = num_samples if train else num_test_samples
 
         def one_draw(key: Key) -> Array:
@@ -125,8 +131,11 @@ def variational_classification(
         valid = batch["valid"].astype(log_p.dtype)
         right = is_right(log_p, batch["y"]).astype(log_p.dtype)
         losses = -_of_label(log_p, batch["y"])
+        counted = valid
+        if ignore_label is not None:
+            counted = valid * (batch["y"] != ignore_label).astype(valid.dtype)
         sums = {
-            "accuracy": Ratio((right * valid).sum(), valid.sum()),
+            "accuracy": Ratio((right * counted).sum(), counted.sum()),
             "loss": Ratio((losses * valid).sum(), valid.sum()),
         }
         if per_class:
@@ -135,9 +144,8 @@ def variational_classification(
         return sums
 
     def check_fn(data: FederatedData) -> None:
-        shape = (1, *input_shape)
         made = jax.eval_shape(
-            lambda: module.init_with_output(jax.random.key(0), jnp.zeros(shape))[0]
+            lambda: module.init_with_output(jax.random.key(0), example)[0]
         )
         label_check(made.shape[-1])(data)
 

@@ -107,6 +107,52 @@ class TableSplit(NamedTuple):
     test: tuple[int, int] = (279, 279)
     repeats: bool = False  # training rows are repeated where there are too few
 
+    def fits(self, num_positive: int, num_negative: int) -> bool:
+        """Whether a table with so many patients of each class is large enough.
+
+        Args:
+          num_positive: of the table.
+          num_negative: of the table.
+
+        Example:
+          >>> SPLITS["skewed"].fits(558, 5086), SPLITS["skewed"].fits(212, 357)
+          (True, False)
+        """
+        return all(
+            self.test[place] + (1 if self.repeats else self._num_trained(place)) <= had
+            for place, had in enumerate((num_positive, num_negative))
+        )
+
+    def scaled(self, num_positive: int, num_negative: int) -> "TableSplit":
+        """The same shares of a table that is too small; it repeats no row.
+
+        A split that fits stays as it is.
+
+        Args:
+          num_positive: of the table.
+          num_negative: of the table.
+
+        Example:
+          >>> SPLITS["skewed"].scaled(212, 357)
+          TableSplit(hosts=((84, 40), (21, 161)), test=(106, 106), repeats=False)
+        """
+        if self.fits(num_positive, num_negative):
+            return self
+        factor = min(
+            had / (self.test[place] + self._num_trained(place))
+            for place, had in enumerate((num_positive, num_negative))
+        )
+
+        def part(numbers: tuple[int, int]) -> tuple[int, int]:
+            # Not less than one, so that no host and no test is without a class.
+            positive, negative = (max(1, int(number * factor)) for number in numbers)
+            return positive, negative
+
+        return TableSplit(tuple(map(part, self.hosts)), part(self.test))
+
+    def _num_trained(self, place: int) -> int:
+        return sum(host[place] for host in self.hosts)
+
 
 # The paper's three. Its balanced one needs 532 + 279 positive patients of 558, so some
 # must be used twice: here training rows only, after the test rows were taken out.

@@ -17,6 +17,7 @@ from p2pjax.exchange import shared
 from p2pjax.exchange.pipeline import Members, make_exchange
 from p2pjax.exchange.shared import message_size, sharing_plan
 from p2pjax.tasks.task import Task
+from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import (
     Learner,
     StepContext,
@@ -25,7 +26,7 @@ from p2pjax.training.learner import (
     proximal,
 )
 from p2pjax.training.local_training import identical_models, own_steps
-from p2pjax.training.local_updates import LocalUpdates, steps_of
+from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.training.samplers import examples_between
 from p2pjax.types import (
     Algorithm,
@@ -48,8 +49,8 @@ def mean_regularized(
     *,
     batch_size: int,
     penalty_weight: float,
-    local_updates: LocalUpdates,
-    agent_loop: int,
+    local_updates: LocalUpdates = epochs(1),
+    agent_loop: int = AUTO,
 ) -> Algorithm:
     """Own models, with `penalty_weight / 2` times the squared distance to their mean.
 
@@ -63,6 +64,15 @@ def mean_regularized(
       penalty_weight: 0 or more.
       local_updates: in a round.
       agent_loop: see `agent_loop.map_agents`.
+
+    Example:
+      >>> import optax
+      >>> import p2pjax as pj
+      >>> data = pj.datasets.digits(num_agents=4, split=pj.split.iid())
+      >>> task = pj.classification(pj.nn.MLP((16, 10)), data)
+      >>> options = {"batch_size": 32, "penalty_weight": 0.1}
+      >>> mean_regularized(task, optax.sgd(0.1), **options).round_is
+      'the mean of all models, then 1 local epoch of each agent near it'
     """
     check_penalty_weight(penalty_weight)
     learner = as_learner(task, optimizer)
