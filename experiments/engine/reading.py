@@ -37,6 +37,7 @@ SCALARS = frozenset(
         "merged_in_cluster",
         "messages",
         "num_diverged",
+        "rejected",
         "steps",
         "time",
         "train_loss",

@@ -151,10 +151,10 @@ def averaged(
         def step(t: Array, x: Array) -> Array:
             key_step, own = jax.random.fold_in(key, t), {"x": x}
             sent, _ = transmit(exchange, key_step, t, own, memory, own)
-            new, _ = deliver(
+            found = deliver(
                 exchange, key_step, t, sent, own, own, lambda owner: peers, None
             )
-            return new["x"]
+            return found.models["x"]
 
         return jax.lax.fori_loop(0, num_steps, step, x)
 
