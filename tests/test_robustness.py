@@ -152,7 +152,7 @@ def test_dumbbell_study(run):
         *TINY,
         "--study=dumbbell",
         "--num_agents=10",
-        "--rules=bucketed_trimmed_mean",
+        "--rules=bucketed_trimmed_mean,ubar",
         "--splits=split",
         "--extra_edges=1",
         experiment="robustness",
@@ -161,7 +161,9 @@ def test_dumbbell_study(run):
     names = ("mean_of_all", "mean_of_clique_1", "mean_of_clique_2")
     for row in found:
         assert all(0 <= row[name] <= 1 for name in names)
-    assert [row["messages"] for row in found] == pytest.approx([0, 2 * 44 / 10])
+    sent = 2 * 44 / 10
+    assert [row["messages"] for row in found] == pytest.approx([0, sent, sent])
+    assert [row.get("rejected") for row in found] == [None, 0, 0]
     shown = ("split split, extra edges 1", "mean of all", "accuracy", "local only")
     assert_drawn(folder, "accuracy_by_group", *shown)
 
@@ -267,6 +269,14 @@ def test_all_rules(run):
     assert len(reading.rows(folder)) == 2 + len(adversaries.RULES)
 
 
+def test_ubar_joins_the_dumbbell_by_flag(parse):
+    args = (*TINY, "--study=dumbbell", "--splits=iid")
+    usual = make_jobs(parse(*args, experiment="robustness"))
+    assert "ubar" not in {job.scheme for job in usual}
+    added = make_jobs(parse(*args, "--rules=mean,ubar", experiment="robustness"))
+    assert [job.scheme for job in added] == ["local_only", "mean", "ubar"]
+
+
 def test_plain_gossip_has_no_line_search(parse):
     args = (*TINY, "--rules=mean", "--num_byzantine=1", "--attacks=none,alie,sign_flip")
     jobs = make_jobs(parse(*args, experiment="robustness"))
@@ -281,8 +291,10 @@ def test_plain_gossip_has_no_line_search(parse):
 @pytest.mark.parametrize(
     "args, message",
     [
-        (("--study=averaging", "--attacks=backdoor"), "leave out mean, label_flip"),
-        (("--study=averaging", "--rules=mean"), "leave out mean, label_flip"),
+        (("--study=averaging", "--attacks=backdoor"), "leave out mean, ubar, label"),
+        (("--study=averaging", "--rules=mean"), "leave out mean, ubar, label"),
+        (("--study=averaging", "--rules=ubar"), "leave out mean, ubar, label"),
+        (("--rules=ubar", "--attacks=alie"), "Need a scale of alie for ubar"),
         (("--num_agents=7",), "Need an even number of agents"),
         (("--links=4",), "Need 1 to 3 links of each agent"),
         (("--test_size=1790",), "Need 1790 test examples"),

@@ -54,9 +54,9 @@ class Config(Common):
         None,
         "Rules of receivers; mean is plain gossip, and those that begin with bucketed "
         "average random pairs of messages first. If not given, cs_plus, gts, "
-        "clipped_gossip and ios under attack, those of He et al. on the dumbbell, of "
-        "Wu et al. in separated, and mean, trimmed_mean, clipped_gossip and cs_plus in "
-        "partial.",
+        "clipped_gossip and ios under attack, those of He et al. but ubar on the "
+        "dumbbell, of Wu et al. in separated, and mean, trimmed_mean, clipped_gossip "
+        "and cs_plus in partial.",
         among=tuple(RULES),
     )
     attacks: tuple[str, ...] | None = names(
