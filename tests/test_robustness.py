@@ -191,6 +191,45 @@ def test_compression_study(run):
     assert_drawn(folder, "accuracy_by_bytes_ring", *shown, num_lines=2)
 
 
+@pytest.mark.slow
+def test_compression_among_writers(run):
+    folder = run(
+        *TINY,
+        "--study=compression",
+        "--dataset=glyphs",
+        "--writers",
+        "--formats=uniform8",
+        "--graphs=ring",
+        experiment="robustness",
+    )
+    alone, uniform8 = reading.rows(folder)
+    size = 784 * 4 + 4 + 4 * 10 + 10
+    assert alone["bytes"] == 0 and uniform8["bytes"] == 2 * 2 * (size + 4 * 4)
+
+
+def test_agents_that_are_writers(parse):
+    """Each has its own examples, in three parts that have none in common."""
+    args = ("--study=compression", "--dataset=glyphs", "--writers")
+    settings = parse(*TINY, *args, experiment="robustness")
+    examples = data.load_examples(settings)
+    examples = examples._replace(x=np.arange(len(examples.y))[:, None])
+    found = data.writers_of_run(settings, examples, 0)
+    assert found.test.size.tolist() == found.valid.size.tolist() == [5] * 6
+    assert found.train.size.tolist() == [20] * 6  # of 40 less 10
+    owners = []
+    for agent in range(6):
+        rows = [
+            set(part.examples["x"][agent, : part.size[agent], 0].tolist())
+            for part in found[:3]
+        ]
+        assert sum(map(len, rows)) == len(set.union(*rows)) == 30
+        (own,) = {examples.user[row] for row in set.union(*rows)}
+        owners.append(own)
+    assert len(set(owners)) == 6
+    other = data.writers_of_run(settings, examples, 1)
+    assert (other.train.examples["x"] != found.train.examples["x"]).any()
+
+
 def test_validation_chooses_consensus_steps():
     rows = [
         {
@@ -300,6 +339,12 @@ def test_plain_gossip_has_no_line_search(parse):
         (("--test_size=1790",), "Need 1790 test examples"),
         (("--test_size=5",), "at least one of each of 6 agents"),
         (("--rules=trust",), "need mean, cs_plus"),
+        (("--writers",), "Need the study compression for agents that are writers"),
+        (
+            ("--study=compression", "--dataset=glyphs", "--writers", "--test_size=120"),
+            "Need 6 writers with 4 examples to train on beside 20",
+        ),
+        (("--study=compression", "--writers"), "Need 6 writers with 4 .* got 1:"),
         (
             (*("--study=selection", "--num_agents=40", "--attacks=alie"),),
             "Need attacks among none, label_flip",
