@@ -239,8 +239,6 @@ def teleportation(
             kept = kept.astype(jnp.float32)
             size = jnp.full(used.shape, one_message, jnp.float32)
             size = size.at[:, 0].set(one_token)
-            own_bytes = FLOAT_BITS // 8 * one_token
-            cost = jnp.full(used.shape, of_mixed, jnp.float32).at[:, 0].set(own_bytes)
             none = jnp.zeros(sizes.shape, jnp.float32)
             heard = later if fused else now
             end = examples_between(first, first + taken[now], sizes[now], batch_size)
@@ -252,6 +250,9 @@ def teleportation(
                 none.at[now].add(taken[now].astype(jnp.float32)),
             )
             if channel.format is not None:
+                own_bytes = FLOAT_BITS // 8 * one_token
+                cost = jnp.full(used.shape, of_mixed, jnp.float32)
+                cost = cost.at[:, 0].set(own_bytes)
                 now_totals += (none.at[now[senders]].add(used * cost),)
             loss = state.loss.at[now].set(loss)
             state = TeleportationState(tokens, loss, mask_of(attackers))
