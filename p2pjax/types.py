@@ -79,6 +79,9 @@ class Info(NamedTuple):
     served: Array | None = None  # [N] messages that a server sent to the agent
     bytes: Array | None = None  # [N] sent; None: 4 for each parameter of the payload
     models: ModelTraffic | None = None  # where each partial model has its own gossip
+    # [N] messages that a robust rule did not count since they were not finite: of those
+    # that the agent received or, where a server dropped them, sent. None without a rule
+    rejected: Array | None = None
 
 
 class Split(NamedTuple):

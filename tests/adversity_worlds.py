@@ -193,6 +193,26 @@ def expected(given, *, encode="exact", attack=None, rule=None, num_attached=0):
     return found
 
 
+def rejected(given):
+    """Of how many messages each receiver gets numbers that are not finite, `[N]`."""
+    plan, leaves = plan_of(given.size), jax.tree.leaves(given.models)
+    found = np.zeros(given.size)
+    for i, slot in np.ndindex(given.slots.shape):
+        j = given.slots[i, slot]
+        if j == i or not given.arrived[i, slot] or given.weight[i, slot] == 0:
+            continue
+        for owner, blocks in plan.classes[:2]:
+            numbers = [
+                leaves[block.leaf][j][tuple(map(slice, block.start, block.stop))]
+                for block in blocks
+            ]
+            is_shared = owner[i] == owner[j] != LOCAL
+            if is_shared and not all(np.isfinite(one).all() for one in numbers):
+                found[i] += 1
+                break  # one message, however many of its classes
+    return found
+
+
 def columns(leaves, places, statistics):
     chosen = [
         leaves[leaf][at].reshape(len(leaves[leaf]), -1)
@@ -280,7 +300,12 @@ def route_of(given, num_attached=0):
     return route
 
 
-def exchanged(
+def exchanged(given, choice=0, **options):
+    """Leaves after an exchange of the package; see `delivered`."""
+    return jax.tree.leaves(delivered(given, choice, **options).models)
+
+
+def delivered(
     given,
     choice=0,
     *,
@@ -290,7 +315,7 @@ def exchanged(
     num_attached=0,
     attack=None,
 ):
-    """Leaves after an exchange of the package; all of `given` may be traced."""
+    """What an exchange of the package gives; all of `given` may be traced."""
     attack = one_of(names, choice) if names else attack
     if attack is not None and num_attached:
         attack = attack._replace(byzantine=(), num_attached=num_attached)
@@ -302,7 +327,7 @@ def exchanged(
     sent, _ = transmit(exchange, key, t, given.models, memory, given.before)
 
     loss = given.loss if rule is not None and rule.needs_losses else None
-    models, _ = deliver(
+    return deliver(
         exchange,
         key,
         t,
@@ -313,4 +338,3 @@ def exchanged(
         given.arrived,
         loss,
     )
-    return jax.tree.leaves(models)

@@ -261,7 +261,7 @@ def test_through_the_front_door():
         ({"compute_seconds": [1, 2]}, r"compute_seconds of each of 5 agents"),
         ({"compute_seconds": [1, 2, 0, 1, 1]}, "compute_seconds above 0"),
         ({"compute_seconds": [1, 2, np.nan, 1, 1]}, "compute_seconds above 0"),
-        ({"channel": pj.channel.quantize(8)}, "AD-PSGD needs exact messages"),
+        ({"channel": pj.channel.top_k(0.1)}, "whole models for AD-PSGD, got top_k"),
         ({"graph": pj.graphs.ring(4)}, "as many agents as the data have"),
         ({"rewire_every": 2}, "a sequence of graphs"),
         ({"batch_size": 0}, "batch size of 1 or more"),

@@ -18,6 +18,7 @@ from test_protocols import close, run, world_of
 
 from p2pjax.algorithms._aucccr import aucccr
 from p2pjax.algorithms._ditto import ditto
+from p2pjax.algorithms._dpsgd import dpsgd
 from p2pjax.algorithms._fedcurv import fedcurv
 from p2pjax.algorithms._p2p_bn import p2p_bn
 from p2pjax.algorithms._partial_averaging import partial_averaging
@@ -26,6 +27,7 @@ from p2pjax.engines.pulling import pull
 from p2pjax.engines.server import server_rounds
 from p2pjax.exchange import attacks, channel, robust
 from p2pjax.exchange.aggregation import Extra, Manner
+from p2pjax.exchange.attacks.base import Hostile
 from p2pjax.exchange.central import combine_clients
 from p2pjax.exchange.owner_classes import whole_model
 from p2pjax.exchange.pipeline import make_exchange
@@ -97,7 +99,11 @@ class TestRulesOfAServer:
 
         extra = Extra(jax.random.key(0), jnp.int32(0))
         combine = jax.jit(partial(combine_clients, Manner(self.PLAN, rule=rule)))
-        new, is_enough = combine(tree(rows), tree(own), jnp.asarray(weight), extra)
+        new, is_enough, rejected = combine(
+            tree(rows), tree(own), jnp.asarray(weight), extra
+        )
+        is_bad = (weight > 0) & ~np.isfinite(rows).all(1)
+        np.testing.assert_array_equal(rejected, is_bad)
         return flat(new["params"])[0], bool(is_enough)
 
     @pytest.mark.parametrize("name", RULES)
@@ -500,6 +506,48 @@ class TestPartialModels(PartialWorld):
             self.SIZE,
         )
         assert np.isfinite(found).all()
+
+
+def not_finite(agent=BYZANTINE):
+    """An attacker that sends no numbers."""
+    return attacks.foe((agent,), scale=1.0)._replace(
+        hostile=lambda scene: Hostile(jnp.full_like(scene.rows[:1], jnp.nan))
+    )
+
+
+TOLD = {
+    "server": partial(server_rounds, TASK, LEARNER),
+    "gossip": partial(dpsgd, TASK, LEARNER, RING),
+    "pull": partial(pull, TASK, LEARNER, sparse(), RING),
+}
+
+
+@pytest.mark.parametrize(
+    "name, is_pending",
+    [
+        ("server", False),
+        ("server", True),
+        ("gossip", False),
+        ("gossip", True),
+        ("pull", True),  # what is fetched is merged in the next round
+    ],
+)
+def test_rejected_messages_are_told(name, is_pending):
+    """At their receivers; those that a server rejects at their senders."""
+    options = {} if name == "pull" else {"score_before": is_pending}
+    method = TOLD[name](
+        attack=not_finite(), aggregate=robust.median(1), **OPTIONS, **options
+    )
+    _, info = run(method, WORLD, 2)
+    one_round = np.zeros(N)
+    one_round[BYZANTINE if name == "server" else neighbors(BYZANTINE)] = 1
+    first = np.zeros(N) if is_pending else one_round
+    np.testing.assert_array_equal(info.rejected, [first, one_round])
+
+
+def test_nothing_is_rejected_without_a_rule():
+    method = TOLD["gossip"](attack=not_finite(), **OPTIONS)
+    assert run(method, WORLD, 1)[1].rejected is None
 
 
 ATTACKED = {

@@ -324,6 +324,50 @@ def test_late_parts_of_models():
     close(second.variables.params["x"], new)
 
 
+@pytest.mark.parametrize(
+    "format, rule",
+    [
+        (None, None),
+        (channel.qsgd(10**6), None),
+        pytest.param(channel.quantize(16), robust.median(1), marks=SLOW),
+        pytest.param(None, robust.gts(1), marks=SLOW),
+    ],
+    ids=["exact", "qsgd", "half median", "gts"],
+)
+def test_attackers_whose_messages_are_late(format, rule):
+    """They knew the exchange before; receivers have their own models of now."""
+    start = np.random.default_rng(2).normal(size=(SIZE, 5)).astype(np.float32)
+    stages = [stage for stage in (format, channel.stale()) if stage is not None]
+    attack = attacks.foe((1,), 2.0)
+    method = pj.dpsgd(
+        quadratic(),
+        optax.sgd(0.0),
+        RING,
+        batch_size=1,
+        channel=channel.chain(*stages),
+        attack=attack,
+        aggregate=rule,
+    )
+    found = rounds(method, quadratic_world(start), {"x": start}, 3)
+    honest = [n for n in range(SIZE) if n != 1]
+    last, x = np.zeros_like(start), start.astype(float)
+    for state in found:
+        rows = last.copy()
+        rows[1] = -2 * last[honest].mean(0)
+        last, new = x, np.empty_like(x)
+        for n in range(SIZE):
+            heard = rows[[(n - 1) % SIZE, (n + 1) % SIZE]]
+            if rule is None:
+                new[n] = (x[n] + heard.sum(0)) / 3
+                continue
+            members = np.concatenate([x[n][None], heard])
+            has = robust.received_from_members(jnp.asarray(members))
+            new[n] = robust.apply(rule, has, jnp.asarray(members))
+        x = new
+        tolerance = 1e-5 if format is None else 5e-3
+        close(state.variables.params["x"], x, atol=tolerance, rtol=0)
+
+
 FORMATS = {  # bits of 5 numbers
     "none": (channel.PERFECT, 5 * 32),
     "half": (channel.quantize(16), 5 * 16),

@@ -89,15 +89,18 @@ class TestServersOfGroups:
         @jax.jit
         def run(rows, models, own, weight):
             manner, extra = Manner(PLAN, rule=rule), Extra(jax.random.key(0), 0)
-            new, enough = combine_members(
+            new, enough, rejected = combine_members(
                 manner, rows, models, lambda owner: weight, extra
             )
             takes = [found & (weight > 0) for found in enough]
-            return new, handed_out(PLAN, new, own, takes), enough
+            return new, handed_out(PLAN, new, own, takes), enough, rejected
 
         own = np.full(rows.shape, 7.0)
         found = run(tree(rows), tree(models), tree(own), jnp.asarray(weight, "f4"))
-        models, handed, enough = found
+        models, handed, enough, rejected = found
+        # Agent 4 alone sends what is not finite, in columns that it shares.
+        bad = ~np.isfinite(rows).all(1) & (np.arange(11) == 4)
+        np.testing.assert_array_equal(rejected, bad)
         return flat(models, 3), flat(handed, 11), np.stack(enough)
 
     # Of three the two nearest have equal scores: krum takes the first, in buckets too.
@@ -178,7 +181,7 @@ def test_servers_have_no_copies(rule):
 
     def run(rows, models, own):
         manner, extra = Manner(plan, rule=rule), Extra(jax.random.key(0), 0)
-        new, enough = combine_members(
+        new, enough, _ = combine_members(
             manner, rows, models, lambda owner: jnp.ones(size), extra
         )
         return handed_out(plan, new, own, enough)

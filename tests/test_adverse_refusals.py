@@ -108,8 +108,22 @@ OTHERS = [
     ),
     (
         "dpsgd",
-        {"attack": ALIE, "channel": channel.stale()},
-        "Need messages of the same exchange for an attack, got stale ones",
+        {"attack": attacks.sign_flip((0,)), "channel": channel.stale()},
+        "Need messages of the same exchange for sign_flip of what was learned, got st",
+    ),
+    (
+        "dpsgd",
+        {
+            "attack": attacks.alie((0,)),
+            "aggregate": robust.gts(1),
+            "channel": channel.stale(),
+        },
+        "Need a scale of alie for stale messages, got None: attackers do not know",
+    ),
+    (
+        "dpsgd",
+        {"attack": ALIE, "channel": channel.chain(channel.top_k(0.1), channel.stale())},
+        "Need whole models for an attack by stale messages, got top_k",
     ),
     (
         "dpsgd",

@@ -117,12 +117,14 @@ def test_formats_alone(format, double_precision, compiled_quickly):
 
 
 def broken(given):
-    """One agent has lost a parameter, one a variance; another sends infinity."""
+    """One agent has lost a parameter, one a variance; others send infinity."""
     models = jax.tree.map(np.copy, given.models)
     models["params"]["b"][4, 2] = np.nan
     models["batch_stats"]["var"][6, 1, 0] = np.nan
     models["params"]["d"][9, 0, 1, 1] = -np.inf
-    return given._replace(models=models), ~np.isin(np.arange(given.size), [4, 6, 9])
+    models["params"]["a"][9, 3, 0] = np.inf  # in another class of the same message
+    models["params"]["a"][8, 2, 1] = np.inf  # which not all of its receivers share
+    return given._replace(models=models), ~np.isin(np.arange(given.size), [4, 6, 8, 9])
 
 
 FAST_BROKEN = ("trimmed_mean", "cs_plus")
@@ -133,10 +135,15 @@ FAST_BROKEN = ("trimmed_mean", "cs_plus")
 )
 def test_what_is_not_finite_is_not_there(rule, double_precision, compiled_quickly):
     given, is_sound = broken(NARROW)
-    found = compiled(rule=rule)(given)
+    run = jax.jit(partial(worlds.delivered, rule=rule))
+    found, _, rejected = run(given)
+    found = jax.tree.leaves(found)
     check(found, expected(given, rule=rule), is_sound)
     for leaf in found:
         assert np.isfinite(np.asarray(leaf)[is_sound]).all()
+    wanted = worlds.rejected(given)[is_sound]
+    assert {0, 1, 2} <= set(wanted)
+    np.testing.assert_array_equal(np.asarray(rejected)[is_sound], wanted)
 
 
 @pytest.mark.parametrize(

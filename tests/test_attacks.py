@@ -4,6 +4,7 @@ import itertools
 import json
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 
 import attacks_reference as reference
 import jax
@@ -134,6 +135,18 @@ def test_published_z(row):
         sentence = r"Need a positive z for ALIE, got 0: give scale, or use the line"
         with pytest.raises(InputError, match=sentence):
             attacks.alie_scale(row["n"], row["m"])
+
+
+@pytest.mark.parametrize("row", KNOWN["alie_z"], ids=lambda row: f"{row['n']}")
+def test_z_of_other_libraries(row):
+    """Wu et al. and byzpy divide by other numbers; such a z is given as `scale`."""
+    n, m = row["n"], row["m"]
+    needed = n // 2 + 1 - m
+    for name, share in (("Wu", (n - needed) / (n - 1)), ("byzpy", (n - needed) / n)):
+        z = NormalDist().inv_cdf(share)
+        close(z, row[name], atol=1e-6)
+        assert z > row["paper_and_He"] + 0.1
+        assert attacks.alie((0,), z).scale == z
 
 
 OBJECTIVE = []  # the one that is searched now, of scales in numpy

@@ -241,7 +241,10 @@ def test_what_stays_at_home_is_not_mixed():
         (lambda: dfca(num_clusters=0), "one cluster or more for DFCA, got 0"),
         (lambda: facade(num_random_rounds=-1), "0 random rounds or more for FACADE"),
         (lambda: facade(head=("params/y",)), "leaves of FACADE's clusters among"),
-        (lambda: dfca(channel=pj.channel.quantize(8)), "DFCA needs exact messages"),
+        (
+            lambda: dfca(channel=pj.channel.top_k(0.1)),
+            "whole models for DFCA, got top_k",
+        ),
         (lambda: facade(channel=pj.channel.delay(1.0)), "FACADE has no clock"),
         (lambda: dfca(rewire_every=1), "a sequence of graphs"),
         (

@@ -172,7 +172,7 @@ def test_what_stays_at_home_is_not_sent():
         ({"num_receivers": 0}, "one receiver or more"),
         ({"num_receivers": 5}, "5 agents or more that each agent may send to"),
         ({"late_probability": 1.0}, "from 0 to below 1"),
-        ({"channel": pj.channel.quantize(8)}, "DivShare needs exact messages"),
+        ({"channel": pj.channel.top_k(0.1)}, "whole models for DivShare, got top_k"),
         ({"graph": pj.graphs.ring(5), "num_receivers": 3}, "got one with 2"),
         ({"graph": pj.graphs.ring(4)}, "as many agents as the data have"),
     ],

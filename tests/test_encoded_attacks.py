@@ -179,7 +179,7 @@ def exchanged(given, choice, *, name, rule=None):
     key, t = the_key(), jnp.int32(worlds.T)
     memory = begin(exchange, key, given.before, Attackers(given.is_byzantine))
     sent, memory = transmit(exchange, key, t, given.models, memory, given.before)
-    models, _ = deliver(
+    models, *_ = deliver(
         exchange,
         key,
         t,
@@ -230,7 +230,7 @@ def test_honest_senders_know_nothing_of_attacks(name, double_precision):
         memory = begin(exchange, key, given.before)
         sent, memory = transmit(exchange, key, t, given.models, memory)
         own, route = given.models, route_of(given)
-        models, _ = deliver(exchange, key, t, sent, own, own, route, given.arrived)
+        models, *_ = deliver(exchange, key, t, sent, own, own, route, given.arrived)
         return jax.tree.leaves(models), memory.sender if memory else ()
 
     wanted, remembered = quiet(nobody)

@@ -312,6 +312,8 @@ def on_embedded_data(flagfile, train_size, test_size):
         )
     if "robustness.averaging" in name:
         small += ("--rules=gts", "--attacks=none")
+    if "robustness.compression_femnist" in name:
+        small += ("--dataset=glyphs",)
     if "robustness.selection" in name:
         small += ("--methods=random,pens", "--attacks=none,backdoor")
     if "senteval" in name:

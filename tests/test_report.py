@@ -470,6 +470,7 @@ def test_gains_classes_and_scores_before_and_after(page, folder):
         }
 
     shared = {"accuracy_before": 0.5, "accuracy_after": 0.75, "majority": 0.25}
+    shared["rejected"] = 1.25
     rows = [
         row("alone", 0, 0, [0.5, 0.5]),
         row("together", 0, 3, [0.9, 0.4], class_accuracy=[0.5, None, 1.0], **shared),
@@ -481,6 +482,7 @@ def test_gains_classes_and_scores_before_and_after(page, folder):
     heads = made.texts("th")
     for name in ("gain over local", "agents that lose", "before averaging"):
         assert name in heads
+    assert "rejected a round" in heads and "1.2500" in made.texts("td")
     assert "Classes" in made.texts("h2")
     alone, together, attacked = comparisons.gains(reading.read_folder(path, "run"))
     assert np.isnan(alone["gain over local"])

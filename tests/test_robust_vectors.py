@@ -63,6 +63,15 @@ def test_coordinate_rules():
         near(applied(rule, members)[0], [v[wanted] for v in SETS])
 
 
+def test_the_lower_median_of_other_libraries():
+    """Of an even number byzpy and Wu et al. take the lower middle value, not a mean."""
+    few = np.sort(MEMBERS[:, :6], axis=1)
+    near(few[:, 2], [v["median_of_first_6_lower"] for v in SETS])
+    ours = applied(robust.median(B), MEMBERS[:, :6])[0]
+    near(ours, few[:, 2:4].mean(1))
+    assert (ours > few[:, 2]).any()
+
+
 def test_krum():
     has = jax.vmap(robust.received_from_members)(MEMBERS)
     near(has.squares, [v["sq_distances"] for v in SETS])

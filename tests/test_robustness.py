@@ -158,7 +158,7 @@ def test_dumbbell_study(run):
         *TINY,
         "--study=dumbbell",
         "--num_agents=10",
-        "--rules=bucketed_trimmed_mean",
+        "--rules=bucketed_trimmed_mean,ubar",
         "--splits=split",
         "--extra_edges=1",
         experiment="robustness",
@@ -167,7 +167,9 @@ def test_dumbbell_study(run):
     names = ("mean_of_all", "mean_of_clique_1", "mean_of_clique_2")
     for row in found:
         assert all(0 <= row[name] <= 1 for name in names)
-    assert [row["messages"] for row in found] == pytest.approx([0, 2 * 44 / 10])
+    sent = 2 * 44 / 10
+    assert [row["messages"] for row in found] == pytest.approx([0, sent, sent])
+    assert [row.get("rejected") for row in found] == [None, 0, 0]
     shown = ("split split, extra edges 1", "mean of all", "accuracy", "local only")
     assert_drawn(folder, "accuracy_by_group", *shown)
 
@@ -194,6 +196,45 @@ def test_compression_study(run):
     assert all(0 <= row["valid_accuracy"] <= 1 for row in found)
     shown = ("bytes sent by an agent", "choco sign", "exact", "local only")
     assert_drawn(folder, "accuracy_by_bytes_ring", *shown, num_lines=2)
+
+
+@pytest.mark.slow
+def test_compression_among_writers(run):
+    folder = run(
+        *TINY,
+        "--study=compression",
+        "--dataset=glyphs",
+        "--writers",
+        "--formats=uniform8",
+        "--graphs=ring",
+        experiment="robustness",
+    )
+    alone, uniform8 = reading.rows(folder)
+    size = 784 * 4 + 4 + 4 * 10 + 10
+    assert alone["bytes"] == 0 and uniform8["bytes"] == 2 * 2 * (size + 4 * 4)
+
+
+def test_agents_that_are_writers(parse):
+    """Each has its own examples, in three parts that have none in common."""
+    args = ("--study=compression", "--dataset=glyphs", "--writers")
+    settings = parse(*TINY, *args, experiment="robustness")
+    examples = data.load_examples(settings)
+    examples = examples._replace(x=np.arange(len(examples.y))[:, None])
+    found = data.writers_of_run(settings, examples, 0)
+    assert found.test.size.tolist() == found.valid.size.tolist() == [5] * 6
+    assert found.train.size.tolist() == [20] * 6  # of 40 less 10
+    owners = []
+    for agent in range(6):
+        rows = [
+            set(part.examples["x"][agent, : part.size[agent], 0].tolist())
+            for part in found[:3]
+        ]
+        assert sum(map(len, rows)) == len(set.union(*rows)) == 30
+        (own,) = {examples.user[row] for row in set.union(*rows)}
+        owners.append(own)
+    assert len(set(owners)) == 6
+    other = data.writers_of_run(settings, examples, 1)
+    assert (other.train.examples["x"] != found.train.examples["x"]).any()
 
 
 def test_validation_chooses_consensus_steps():
@@ -274,6 +315,14 @@ def test_all_rules(run):
     assert len(reading.rows(folder)) == 2 + len(adversaries.RULES)
 
 
+def test_ubar_joins_the_dumbbell_by_flag(parse):
+    args = (*TINY, "--study=dumbbell", "--splits=iid")
+    usual = make_jobs(parse(*args, experiment="robustness"))
+    assert "ubar" not in {job.scheme for job in usual}
+    added = make_jobs(parse(*args, "--rules=mean,ubar", experiment="robustness"))
+    assert [job.scheme for job in added] == ["local_only", "mean", "ubar"]
+
+
 def test_plain_gossip_has_no_line_search(parse):
     args = (*TINY, "--rules=mean", "--num_byzantine=1", "--attacks=none,alie,sign_flip")
     jobs = make_jobs(parse(*args, experiment="robustness"))
@@ -288,13 +337,21 @@ def test_plain_gossip_has_no_line_search(parse):
 @pytest.mark.parametrize(
     "args, message",
     [
-        (("--study=averaging", "--attacks=backdoor"), "leave out mean, label_flip"),
-        (("--study=averaging", "--rules=mean"), "leave out mean, label_flip"),
+        (("--study=averaging", "--attacks=backdoor"), "leave out mean, ubar, label"),
+        (("--study=averaging", "--rules=mean"), "leave out mean, ubar, label"),
+        (("--study=averaging", "--rules=ubar"), "leave out mean, ubar, label"),
+        (("--rules=ubar", "--attacks=alie"), "Need a scale of alie for ubar"),
         (("--num_agents=7",), "Need an even number of agents"),
         (("--links=4",), "Need 1 to 3 links of each agent"),
         (("--test_size=1790",), "Need 1790 test examples"),
         (("--test_size=5",), "at least one of each of 6 agents"),
         (("--rules=trust",), "need mean, cs_plus"),
+        (("--writers",), "Need the study compression for agents that are writers"),
+        (
+            ("--study=compression", "--dataset=glyphs", "--writers", "--test_size=120"),
+            "Need 6 writers with 4 examples to train on beside 20",
+        ),
+        (("--study=compression", "--writers"), "Need 6 writers with 4 .* got 1:"),
         (
             (*("--study=selection", "--num_agents=40", "--attacks=alie"),),
             "Need attacks among none, label_flip",

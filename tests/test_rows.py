@@ -276,6 +276,10 @@ def test_agents_that_attack_are_not_judged():
     assert np.isnan(row["agent_accuracy"][1])
     # Agent 0 heard agent 1 twice and agent 2 once, agent 2 nobody.
     assert row["from_attackers"] == pytest.approx(2 / 3)
-    info = info._replace(merged=MERGED.merged)
+    assert "rejected" not in row
+    info = info._replace(
+        merged=MERGED.merged, rejected=np.float32([[1, 0, 2], [0] * 3])
+    )
     row = rows.metrics_row({}, tally, used, values, info, CLUSTER, {})
     assert row["from_attackers"] == 1
+    assert row["rejected"] == 0.5  # of an agent and round

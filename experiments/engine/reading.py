@@ -38,6 +38,7 @@ SCALARS = frozenset(
         "merged_in_cluster",
         "messages",
         "num_diverged",
+        "rejected",
         "steps",
         "time",
         "train_loss",

@@ -151,6 +151,8 @@ def metrics_row(
     and messages are also kept per agent. Of `diverged` it is told how many agents did.
     Accuracies of classes `[N, k]` become means over the agents who have the class; how
     right agents are with their classes in the mean, and with the worst, is told too.
+    `rejected` is of messages that a robust rule did not count since they were not
+    finite, per agent and round since the last evaluation.
 
     Args:
       name: scheme, setting and run.
@@ -196,6 +198,8 @@ def metrics_row(
     if info.links is not None and not judged.all():
         links = info.links if info.merged is None else info.merged
         row["from_attackers"] = _share(links, ~judged[links.sender], judged)
+    if info.rejected is not None:
+        row["rejected"] = np.mean(info.rejected, dtype=np.float64)
     if info.time is not None:
         row["time"] = info.time[-1]
     if info.delivered is not None:

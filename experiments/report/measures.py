@@ -29,6 +29,7 @@ MEANS = {
     "examples": "examples",
     "balanced": "balanced_accuracy",
     "worst class": "worst_class_accuracy",
+    "rejected a round": "rejected",
     "server deviation": "server_stddev",
     "from its 5%": "server_stddev_low",
     "to its 95%": "server_stddev_high",

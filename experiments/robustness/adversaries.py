@@ -41,6 +41,8 @@ _RULES: Mapping[str, Callable[[int, float], Rule | None]] = {
     "multi_krum": lambda f, step: robust.multi_krum(f),
     "geometric_median": lambda f, step: robust.geometric_median(f),
     "self_centered_clipping": lambda f, step: robust.self_centered_clipping(1.0, step),
+    # It looks at all messages, as He et al. (2022) have it without attackers.
+    "ubar": lambda f, step: robust.ubar(1.0),
 }
 RULES = {
     **_RULES,

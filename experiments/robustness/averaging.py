@@ -43,11 +43,11 @@ def measurements(config: Config) -> list[Measurement]:
     given = config.attacks or ()
     by_agents = [name for name in given if name not in (NONE, *BESIDE)]
     rules = config.rules or UNDER_ATTACK
-    if by_agents or "mean" in rules:
+    if by_agents or not {"mean", "ubar"}.isdisjoint(rules):
         raise InputError(
             "Need attacks by attackers beside each agent, and rules that a line search "
             f"can be made for, in the study averaging, got {[*by_agents, *rules]}: "
-            "leave out mean, label_flip, sign_flip, backdoor and the like."
+            "leave out mean, ubar, label_flip, sign_flip, backdoor and the like."
         )
     cases = [("local_only", NONE, 0)] + [
         (rule, attack, f)
@@ -151,10 +151,10 @@ def averaged(
         def step(t: Array, x: Array) -> Array:
             key_step, own = jax.random.fold_in(key, t), {"x": x}
             sent, _ = transmit(exchange, key_step, t, own, memory, own)
-            new, _ = deliver(
+            found = deliver(
                 exchange, key_step, t, sent, own, own, lambda owner: peers, None
             )
-            return new["x"]
+            return found.models["x"]
 
         return jax.lax.fori_loop(0, num_steps, step, x)
 

@@ -55,9 +55,9 @@ class Config(Common):
         None,
         "Rules of receivers; mean is plain gossip, and those that begin with bucketed "
         "average random pairs of messages first. If not given, cs_plus, gts, "
-        "clipped_gossip and ios under attack, those of He et al. on the dumbbell, of "
-        "Wu et al. in separated, and mean, trimmed_mean, clipped_gossip and cs_plus in "
-        "partial.",
+        "clipped_gossip and ios under attack, those of He et al. but ubar on the "
+        "dumbbell, of Wu et al. in separated, and mean, trimmed_mean, clipped_gossip "
+        "and cs_plus in partial.",
         among=tuple(RULES),
     )
     attacks: tuple[str, ...] | None = names(
@@ -120,9 +120,15 @@ class Config(Common):
         among=tuple(name for own in GRAPHS.values() for name in own),
     )
     dataset: str | None = dataset_field(
-        ("digits", "glyphs", "mnist"),
+        ("digits", "glyphs", "mnist", "femnist"),
         "Small digits of scikit-learn (digits, the default), generated handwriting "
-        "(glyphs), or MNIST in --data_dir.",
+        "(glyphs), or MNIST or FEMNIST in --data_dir.",
+    )
+    writers: bool = switch(
+        False,
+        "In compression: agents are writers, of femnist, glyphs or other data with "
+        "users, and have their own examples, not Dirichlet shares of classes.",
+        topic=DATA,
     )
     num_agents: int | None = integer(
         None,
@@ -134,7 +140,8 @@ class Config(Common):
     )
     train_size: int | None = integer(
         None,
-        "Training examples per agent, in the mean; all if not given.",
+        "Training examples per agent, in the mean, of writers at most; all if not "
+        "given.",
         at_least=1,
         topic=DATA,
     )

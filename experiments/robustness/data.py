@@ -9,6 +9,7 @@ from experiments.engine.jobs import data_rng
 from experiments.robustness.config import Config
 from p2pjax.datasets import label_skew, partition
 from p2pjax.datasets.loaders import digits, glyphs, mnist
+from p2pjax.datasets.loaders.named import load_examples as named
 from p2pjax.datasets.stacking import Examples, over_splits, stack_rows
 from p2pjax.types import FederatedData, InputError, Split
 
@@ -26,7 +27,7 @@ def load_examples(config: Config) -> Examples:
             config.dataset,
             digits.load,
             "scikit-learn's small digits are used",
-            {"mnist": mnist.load},
+            {"mnist": mnist.load, "femnist": lambda folder: named("femnist", folder)},
         )
     if examples.x.ndim == 3:
         examples = examples._replace(x=examples.x[..., None])
@@ -125,8 +126,45 @@ def data_of_run(
     data = partition.federated_data(examples, train, _parts(test, size), cliques)
     if len(valid) < size:
         return data
+    return _with_valid(data, examples, _parts(valid, size))
+
+
+def writers_of_run(config: Config, examples: Examples, run: int) -> FederatedData:
+    """Agents are writers, drawn anew in each run, with their own examples.
+
+    Each holds as many of the examples on which all are tested, and of those that choose
+    consensus steps; writers that have too few for that are left out. The data set's own
+    test examples are examples like others here.
+
+    Args:
+      config: of the experiment.
+      examples: of all writers.
+      run: its number.
+    """
+    rng, size = data_rng(config, run), config.size
+    num_held = config.test_size // size
+    users, counts = np.unique(examples.user, return_counts=True)
+    users = users[counts >= 2 * num_held + MIN_SIZE]
+    if num_held == 0 or len(users) < size:
+        raise InputError(
+            f"Need {size} writers with {MIN_SIZE} examples to train on beside "
+            f"{num_held} of --test_size={config.test_size} and as many to choose by, "
+            f"at least one each, got {len(users)}: change --test_size or lower "
+            "--num_agents."
+        )
+    chosen = rng.choice(users, size, replace=False)
+    rows = [rng.permutation(np.flatnonzero(examples.user == user)) for user in chosen]
+    test, valid = ([own[n:][:num_held] for own in rows] for n in (0, num_held))
+    train = [own[2 * num_held :][: config.train_size] for own in rows]
+    data = partition.federated_data(examples, train, test)
+    return _with_valid(data, examples, valid)
+
+
+def _with_valid(
+    data: FederatedData, examples: Examples, valid: list[np.ndarray]
+) -> FederatedData:
     arrays = {"x": examples.x, "y": examples.y.astype(np.int32)}
-    return data._replace(valid=stack_rows(arrays, _parts(valid, size)))
+    return data._replace(valid=stack_rows(arrays, valid))
 
 
 def _parts(rows: np.ndarray, num_parts: int) -> list[np.ndarray]:

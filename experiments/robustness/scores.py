@@ -16,6 +16,7 @@ COLUMNS = (  # beside those of all experiments
     "attack_success",
     "valid_accuracy",
     "from_attackers",
+    "rejected",
     "mean_of_all",
     "mean_of_clique_1",
     "mean_of_clique_2",

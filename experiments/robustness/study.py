@@ -40,6 +40,11 @@ def make_jobs(config: Config) -> list[Job] | list[Measurement]:
             f"Need an even number of agents, half of them in each clique, got "
             f"--num_agents={config.size}."
         )
+    if config.writers and config.study != "compression":
+        raise InputError(
+            "Need the study compression for agents that are writers, got "
+            f"{config.study}: leave out --writers."
+        )
     if config.study == "averaging":
         return averaging.measurements(config)
     return _TRAINED[config.study](config)

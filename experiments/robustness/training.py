@@ -31,6 +31,7 @@ from experiments.robustness.data import (
     in_cliques,
     load_examples,
     with_attackers,
+    writers_of_run,
 )
 from experiments.robustness.formats import FORMATS
 from experiments.robustness.networks import make_optimizer, make_task
@@ -123,7 +124,11 @@ def compression_jobs(config: Config) -> list[Job]:
     """Formats of messages on sparse graphs, and agents alone."""
     examples = load_examples(config)
     task, deal = make_task(config, examples), dirichlet(config)
-    data = _data_of_runs(config, examples, deal)
+    if config.writers:
+        of_writers = lambda run: writers_of_run(config, examples, run)
+        data = of_all_runs(config, of_writers).__getitem__
+    else:
+        data = _data_of_runs(config, examples, deal)
     judge = judged(config, task, validates=True)
     jobs = []
     for graph in config.chosen_graphs:

@@ -11,17 +11,30 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from p2pjax.asynchronous.pairs import PairEvents, draw_pairs
+from p2pjax.asynchronous.pairs import draw_pairs
+from p2pjax.engines.adverse_waves import FORMATS
+from p2pjax.engines.adversity import attacked, inputs_and_attackers, poisoned_agents
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.poisoned_agents import (
+    Mask,
+    check_data_attack,
+    mask_at_start,
+    mask_of,
+    not_judged,
+    poisoned_learner,
+)
 from p2pjax.exchange import mixing, shared
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.encoding import message_bits, num_bytes
+from p2pjax.exchange.pipeline import deliver, make_exchange, transmit
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import is_directed
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, IN_PLACE
-from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, steps, steps_of
 from p2pjax.training.samplers import check_batch_size, examples_between
@@ -47,6 +60,7 @@ class ADPSGDState(NamedTuple):
     snapshot: Variables  # what each had when it began its present gradient
     opt_state: PyTree
     loss: Array  # [N] of the last local training
+    is_byzantine: Mask = ()
 
 
 def ad_psgd(
@@ -61,6 +75,7 @@ def ad_psgd(
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Asynchronous D-PSGD (Lian et al. 2018, https://arxiv.org/abs/1710.06952).
@@ -85,7 +100,8 @@ def ad_psgd(
       local_updates: that make an update, `steps(k)` or `epochs(e)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
-      channel: `channel.drop`: where a message is lost neither of the two averages.
+      channel: `channel.drop`, where neither of the two averages, and `quantize`.
+      attack: `label_flip`, or `backdoor` without boost; None: all are honest.
       agent_loop: see `agent_loop.map_agents`; only agents with an event train.
 
     Example:
@@ -97,7 +113,8 @@ def ad_psgd(
       'events of one agent each, which ends 1 local step and averages with ...'
     """
     check_batch_size(batch_size)
-    check_channel(channel, "AD-PSGD")
+    check_channel(channel, "AD-PSGD", formats=FORMATS)
+    check_data_attack(attack, "AD-PSGD")
     graph = as_topology(graph)
     schedule.check_rewiring(graph, rewire_every)
     if compute_seconds is not None:
@@ -107,7 +124,7 @@ def ad_psgd(
                 "Need compute_seconds above 0 for AD-PSGD, got "
                 f"{seconds.min() if seconds.size else 'none'} as the least."
             )
-    learner = as_learner(task, optimizer)
+    learner = poisoned_learner(as_learner(task, optimizer), attack)
     local = shared.local_paths(task, local_patterns)
 
     def init_fn(key: Key, data: FederatedData) -> ADPSGDState:
@@ -117,11 +134,12 @@ def ad_psgd(
             jax.tree.map(jnp.copy, variables),
             jax.vmap(learner.init)(variables),
             jnp.zeros(num_agents(data), jnp.float32),
+            mask_at_start(attack, num_agents(data)),
         )
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> PairEvents:
+    ) -> PyTree:
         sizes = np.asarray(data.train.size)
         graphs, of_round = schedule.graphs_of_rounds(
             rng, graph, rewire_every, len(sizes), num_rounds
@@ -131,7 +149,7 @@ def ad_psgd(
                 "Need an undirected graph for AD-PSGD, in which both of a pair take "
                 "their mean, got a directed one: give edges that go both ways."
             )
-        return draw_pairs(
+        events = draw_pairs(
             rng,
             graphs,
             of_round,
@@ -140,14 +158,19 @@ def ad_psgd(
             loss_probability=channel.loss_probability,
             bipartite=bipartite,
         )
+        return attacked(attack, events, len(sizes), num_rounds)
 
     def round_fn(
-        key: Key, t: Array, inputs: PairEvents, state: ADPSGDState, data: FederatedData
+        key: Key, t: Array, inputs: PyTree, state: ADPSGDState, data: FederatedData
     ) -> tuple[ADPSGDState, Info]:
+        inputs, attackers = inputs_and_attackers(inputs)
+        state = state._replace(is_byzantine=mask_of(attackers))
+        context = StepContext(is_byzantine=poisoned_agents(attack, attackers))
         # Agents of a wave that have nothing to do cost nothing one after the other.
         on_cpu = agent_loop == AUTO and jax.default_backend() == "cpu"
         train = own_steps(learner, batch_size, IN_PLACE if on_cpu else agent_loop)
         plan = sharing_plan(state.variables, local)
+        exchange = make_exchange(plan, channel)
         taken = steps_of(local_updates, data.train.size, batch_size)  # [N]
         agent, partner, wave = map(jnp.asarray, inputs[:3])  # [E]
         none = num_agents(data)  # the place of events of other waves
@@ -166,16 +189,28 @@ def ad_psgd(
                 state.snapshot,
                 state.opt_state,
                 data.train,
+                context,
             )
             half = jnp.full((none, 2), 0.5, jnp.float32)
             peers = Peers(jnp.stack([own, paired], axis=1), half)
             stats = _where(is_active, trained.stats, state.variables.stats)
             variables = state.variables._replace(stats=stats)
-            means = mixing.mix(
-                shared.shared_leaves(variables),
-                plan,
-                lambda owner: mixing.by_peers(peers),
-            )
+            models = shared.shared_leaves(variables)
+            if exchange.manner is None:
+                means = mixing.mix(models, plan, lambda owner: mixing.by_peers(peers))
+            else:
+                key_send = jax.random.fold_in(key, number)
+                sent, _ = transmit(exchange, key_send, t, models, ())
+                means = deliver(
+                    exchange,
+                    key_send,
+                    t,
+                    sent,
+                    models,
+                    models,
+                    lambda owner: peers,
+                    None,
+                ).models
             variables = shared.with_shared_leaves(variables, means)
             params = jax.tree.map(  # those that have not trained add 0
                 lambda mean, new, old: mean + (new - old),
@@ -189,6 +224,7 @@ def ad_psgd(
                 _where(is_active, variables, state.snapshot),
                 opt_state,
                 jnp.where(is_active, loss, state.loss),
+                state.is_byzantine,
             )
             return state, num_before + is_active.astype(jnp.int32)
 
@@ -208,6 +244,10 @@ def ad_psgd(
             ),
             steps=(inputs.num_now * taken).astype(jnp.float32),
         )
+        if channel.format is not None:
+            message = shared.shared_leaves(state.variables)
+            of_one = num_bytes(message_bits(channel.format, plan, message))
+            info = info._replace(bytes=sent * of_one)
         return state, info
 
     return assemble(
@@ -215,7 +255,9 @@ def ad_psgd(
         init_fn,
         plan_fn,
         round_fn,
-        lambda state: Models(state.variables),
+        lambda state: Models(
+            state.variables, is_byzantine=not_judged(state.is_byzantine)
+        ),
         round_is="events of one agent each, which ends "
         f"{local_updates.described} and averages with a random neighbour, "
         + (
@@ -224,6 +266,7 @@ def ad_psgd(
             else "until about as many examples are seen as there are"
         ),
         agent_loop=agent_loop,
+        attack=attack,
     )
 
 

@@ -8,6 +8,7 @@ import optax
 
 from p2pjax.engines.clustered import clustered_rounds
 from p2pjax.exchange import shared
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.shared import Local
 from p2pjax.graphs.conversion import GraphLike
@@ -30,6 +31,7 @@ def dfca(
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Decentralized IFCA (Kirch et al. 2026, https://arxiv.org/abs/2510.15300).
@@ -50,7 +52,8 @@ def dfca(
       local_updates: in a round, `epochs(e)` or `steps(k)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
-      channel: `channel.drop`: what is lost does not count.
+      channel: `channel.drop`, where what is lost does not count, and `quantize`.
+      attack: `label_flip`, or `backdoor` without boost; None: all are honest.
       agent_loop: see `agent_loop.map_agents`.
 
     Example:
@@ -73,6 +76,7 @@ def dfca(
         rewire_every=rewire_every,
         local_patterns=local_patterns,
         channel=channel,
+        attack=attack,
         agent_loop=agent_loop,
         name="DFCA",
     )

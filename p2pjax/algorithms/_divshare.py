@@ -12,19 +12,39 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adverse_waves import FORMATS
+from p2pjax.engines.adversity import attacked, inputs_and_attackers, poisoned_agents
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.poisoned_agents import (
+    Mask,
+    check_data_attack,
+    mask_at_start,
+    mask_of,
+    not_judged,
+    poisoned_learner,
+)
 from p2pjax.exchange import mixing, shared
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.compression import FLOAT_BITS, Format
+from p2pjax.exchange.encoding import encode_models, num_bytes
 from p2pjax.exchange.fragments import cut, fragment_columns, put_together
 from p2pjax.exchange.losses import arrivals
 from p2pjax.exchange.owner_classes import whole_model
-from p2pjax.exchange.shared import Local, shared_leaf_indices, sharing_plan
+from p2pjax.exchange.pipeline import ENCODE
+from p2pjax.exchange.shared import (
+    STATISTICS,
+    Local,
+    shared_leaf_indices,
+    sharing_plan,
+)
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Graphs, edges, unstack
+from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.training.samplers import examples_between
@@ -49,6 +69,7 @@ class DivShareState(NamedTuple):
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
     last: PyTree  # leaves [N, ...]: trained in the last round, as sent
     older: PyTree  # leaves [N, ...]: in the round before; () if nothing is late
+    is_byzantine: Mask = ()
 
 
 class Arriving(NamedTuple):
@@ -71,6 +92,7 @@ def divshare(
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Fragments of models to random agents (Biswas et al. 2025), in rounds.
@@ -92,7 +114,9 @@ def divshare(
       local_updates: in a round, `epochs(e)` or `steps(k)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
-      channel: `channel.drop`: a fragment that is lost does not count.
+      channel: `channel.drop`, where a fragment that is lost does not count, and
+        `quantize`, with the scales of whole leaves in each fragment.
+      attack: `label_flip`, or `backdoor` without boost; None: all are honest.
       agent_loop: see `agent_loop.map_agents`.
 
     Example:
@@ -103,7 +127,8 @@ def divshare(
       >>> pj.divshare(task, optax.sgd(0.1), batch_size=32, num_fragments=4).round_is
       '1 local epoch of each agent, 4 fragments to 1 random agent each, ...'
     """
-    check_channel(channel, "DivShare")
+    check_channel(channel, "DivShare", formats=FORMATS)
+    check_data_attack(attack, "DivShare")
     if graph is not None:
         graph = as_topology(graph)
         schedule.check_rewiring(graph, rewire_every)
@@ -116,7 +141,7 @@ def divshare(
         raise InputError(
             f"Need one receiver or more of a fragment, got {num_receivers}."
         )
-    learner = as_learner(task, optimizer)
+    learner = poisoned_learner(as_learner(task, optimizer), attack)
     local = shared.local_paths(task, local_patterns)
     one_agent = shared.shared_leaves(shapes_of(task))
     sent_leaves = sorted(shared_leaf_indices(whole_model(1, one_agent, local)))
@@ -128,6 +153,8 @@ def divshare(
             "Need at most as many fragments as numbers in a message of DivShare, got "
             f"{num_fragments} of {model_size}: use fewer."
         )
+    paths = [path for path, _ in leaves_with_paths(one_agent)]
+    is_statistic = [paths[i].split("/")[0] == STATISTICS for i in sent_leaves]
     train = own_steps(learner, batch_size, agent_loop)
 
     def init_fn(key: Key, data: FederatedData) -> DivShareState:
@@ -138,11 +165,12 @@ def divshare(
             jax.vmap(learner.init)(variables),
             jax.tree.map(jnp.copy, message),
             jax.tree.map(jnp.copy, message) if late_probability else (),
+            mask_at_start(attack, num_agents(data)),
         )
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> Arriving:
+    ) -> PyTree:
         size = num_agents(data)
         permitted = _permitted(rng, graph, rewire_every, size, num_rounds)
         _check_receivers(permitted, num_receivers)
@@ -150,16 +178,23 @@ def divshare(
             [_draw(rng, one, num_fragments, num_receivers) for one in permitted]
         )  # [R, F, N, J]
         is_late = rng.random(sends.shape) < late_probability
-        return arriving(sends, is_late)
+        return attacked(attack, arriving(sends, is_late), size, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, inputs: Arriving, state: DivShareState, data: FederatedData
+        key: Key, t: Array, inputs: PyTree, state: DivShareState, data: FederatedData
     ) -> tuple[DivShareState, Info]:
+        inputs, attackers = inputs_and_attackers(inputs)
         size = num_agents(data)
         num_steps = steps_of(local_updates, data.train.size, batch_size)  # [N]
         first = t * num_steps
         variables, opt_state, loss = train(
-            key, first, num_steps, state.variables, state.opt_state, data.train
+            key,
+            first,
+            num_steps,
+            state.variables,
+            state.opt_state,
+            data.train,
+            StepContext(is_byzantine=poisoned_agents(attack, attackers)),
         )
         trained = shared.shared_leaves(variables)
         key_now, key_late = jax.random.split(jax.random.fold_in(key, 1))
@@ -168,6 +203,9 @@ def divshare(
         if late_probability:  # of two messages the newer one counts
             heard.append(_heard(channel, key_late, inputs.late) & ~heard[0])
             sources.append(state.older)
+        if channel.format is not None:
+            keys = jax.random.split(jax.random.fold_in(key, ENCODE), size)
+            sources = [_decoded(channel.format, keys, source) for source in sources]
         leaves, structure = jax.tree.flatten(trained)
         merged = _merged(
             _some(trained, sent_leaves),
@@ -189,9 +227,16 @@ def divshare(
             ),
             steps=num_steps.astype(jnp.float32),
         )
+        if channel.format is not None:
+            bits = [
+                _bits(channel.format, columns, is_statistic) for columns in of_fragments
+            ]
+            total = num_receivers * sum(map(num_bytes, bits))
+            info = info._replace(bytes=jnp.full(size, total, jnp.float32))
         older = state.last if late_probability else ()
         variables = shared.with_shared_leaves(variables, models)
-        return DivShareState(variables, opt_state, trained, older), info
+        mask = mask_of(attackers)
+        return DivShareState(variables, opt_state, trained, older, mask), info
 
     def models_fn(state: DivShareState) -> Models:
         trained = state.last
@@ -203,6 +248,7 @@ def divshare(
             state.variables,
             trained=shared.with_shared_leaves(state.variables, trained),
             averaged=state.variables,
+            is_byzantine=not_judged(state.is_byzantine),
         )
 
     receivers = f"{num_receivers} random agent" + ("s" if num_receivers > 1 else "")
@@ -215,6 +261,7 @@ def divshare(
         round_is=f"{local_updates.described} of each agent, {num_fragments} fragments "
         f"to {receivers} each, means with what was sent before",
         agent_loop=agent_loop,
+        attack=attack,
     )
 
 
@@ -280,6 +327,23 @@ def _heard(channel: Channel, key: Key, receiver: Array) -> Array:
     heard = jnp.zeros((num_fragments, size, size), bool)
     receiver = jnp.where(sent, receiver, size)  # those beyond are left out
     return heard.at[fragment, receiver, sender].set(True, mode="drop")
+
+
+def _decoded(format: Format, keys: Key, models: PyTree) -> PyTree:
+    """What receivers decode of all agents' models, leaves `[N, ...]`."""
+    plan = whole_model(1, jax.tree.map(lambda leaf: leaf[0], models))
+    return jax.vmap(lambda key, one: encode_models(format, plan, key, one)[0])(
+        keys, models
+    )
+
+
+def _bits(format: Format, columns: list[np.ndarray], is_statistic: list[bool]) -> int:
+    """Of a fragment; statistics are sent as they are."""
+    return sum(
+        FLOAT_BITS * len(at) if exact else format.bits(len(at))
+        for at, exact in zip(columns, is_statistic, strict=True)
+        if len(at)
+    )
 
 
 def _some(tree: PyTree, indices: list[int]) -> list[Array]:

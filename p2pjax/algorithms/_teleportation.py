@@ -11,9 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adverse_waves import FORMATS
+from p2pjax.engines.adversity import attacked, inputs_and_attackers, poisoned_agents
 from p2pjax.engines.assembly import assemble
 from p2pjax.engines.averaging_protocol import neighbor_averaging
 from p2pjax.engines.communication import GossipState, communicate
+from p2pjax.engines.poisoned_agents import (
+    Mask,
+    check_data_attack,
+    mask_at_start,
+    mask_of,
+    not_judged,
+    poisoned_learner,
+)
 from p2pjax.engines.protocol import LocalStep, MixingWeights
 from p2pjax.engines.tokens import (
     Holders,
@@ -24,7 +34,10 @@ from p2pjax.engines.tokens import (
     token_training,
 )
 from p2pjax.exchange import mixing, shared
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
+from p2pjax.exchange.compression import FLOAT_BITS
+from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.pipeline import make_exchange
 from p2pjax.exchange.shared import message_size, sharing_plan
 from p2pjax.graphs import analysis, mixing_matrices, schedule
@@ -56,6 +69,7 @@ class TeleportationState(NamedTuple):
 
     tokens: GossipState  # leaves [k, ...]; optimizer states travel along
     loss: Array  # [N] of the agent's last training
+    is_byzantine: Mask = ()
 
 
 class TeleportationInputs(NamedTuple):
@@ -76,6 +90,7 @@ def teleportation(
     local_updates: LocalUpdates = steps(1),
     rewire_every: RewireEvery = None,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
     agent_loop: int = AUTO,
 ) -> Algorithm:
     """Tokens on a small graph (Takezawa, Stich 2025, https://arxiv.org/abs/2501.15259).
@@ -97,7 +112,10 @@ def teleportation(
       local_updates: of a holder between two exchanges, `steps(k)` or `epochs(e)`.
       rewire_every: rounds after which the next graph comes, or
         `graphs.COMMUNICATION`; None keeps the first.
-      channel: `channel.drop`: of what tokens are mixed with; tokens themselves arrive.
+      channel: `channel.drop` and `quantize`, of what tokens are mixed with; tokens
+        themselves arrive as they are.
+      attack: `label_flip`, or `backdoor` without boost, of agents that hold a token;
+        None: all are honest.
       agent_loop: see `agent_loop.map_agents`; tokens take the place of agents.
 
     Example:
@@ -110,14 +128,15 @@ def teleportation(
       '1 local step of the holders of 4 tokens, an exchange, ...'
     """
     check_batch_size(batch_size)
-    check_channel(channel, "Teleportation")
+    check_channel(channel, "Teleportation", formats=FORMATS)
+    check_data_attack(attack, "Teleportation")
     graphs = as_graph(graph)
     schedule.check_rewiring(graphs, rewire_every, per_communication=True)
     one = graphs
     if not isinstance(one, Topology | Peers):
         one = one(np.random.default_rng(0))
     num_tokens = num_agents_of(one)
-    learner = as_learner(task, optimizer)
+    learner = poisoned_learner(as_learner(task, optimizer), attack)
     protocol = neighbor_averaging(mixing_weights)
     per_exchange = isinstance(rewire_every, Rewiring)
 
@@ -136,11 +155,15 @@ def teleportation(
             )
         variables = identical_models(key, task, num_tokens)
         state = GossipState(variables, jax.vmap(learner.init)(variables), ())
-        return TeleportationState(state, jnp.zeros(num_agents(data), jnp.float32))
+        return TeleportationState(
+            state,
+            jnp.zeros(num_agents(data), jnp.float32),
+            mask_at_start(attack, num_agents(data)),
+        )
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> TeleportationInputs:
+    ) -> PyTree:
         number = num_exchanges(data)
         drawn, in_turn = schedule.graphs_of_run(
             rng, graphs, rewire_every, num_tokens, np.full(num_rounds, number)
@@ -153,23 +176,28 @@ def teleportation(
             )
         holders = draw_holders(rng, num_agents(data), num_tokens, num_rounds, number)
         used = in_turn if per_exchange else in_turn[:, 0]
-        return TeleportationInputs(
+        inputs = TeleportationInputs(
             holders, jax.tree.map(lambda leaf: np.asarray(leaf)[used], peers)
         )
+        return attacked(attack, inputs, num_agents(data), num_rounds)
 
     def round_fn(
         key: Key,
         t: Array,
-        inputs: TeleportationInputs,
+        inputs: PyTree,
         state: TeleportationState,
         data: FederatedData,
     ) -> tuple[TeleportationState, Info]:
-        train = token_training(learner, batch_size, agent_loop, data)
+        inputs, attackers = inputs_and_attackers(inputs)
+        is_poisoned = poisoned_agents(attack, attackers)
+        train = token_training(learner, batch_size, agent_loop, data, is_poisoned)
         sizes = jnp.asarray(data.train.size)
         taken = steps_of(local_updates, sizes, batch_size)  # [N] when it holds a token
         plan = sharing_plan(state.tokens.variables, ())
         exchange = make_exchange(plan, channel)
         one_message = message_size(plan)
+        message = shared.shared_leaves(state.tokens.variables)
+        of_mixed = num_bytes(message_bits(channel.format, plan, message))
         one_token = num_floats((state.tokens.variables, state.tokens.opt_state))
         number_in_round = jnp.asarray(inputs.holders.now).shape[0]
 
@@ -214,26 +242,39 @@ def teleportation(
             none = jnp.zeros(sizes.shape, jnp.float32)
             heard = later if fused else now
             end = examples_between(first, first + taken[now], sizes[now], batch_size)
-            now_totals = (
+            now_totals: tuple[Array, ...] = (
                 none.at[now[senders]].add(used),
                 none.at[heard].add(kept[:, 1:].sum(1)).at[later].add(kept[:, 0]),
                 none.at[now[senders]].add(used * size),
                 none.at[now].add(end),
                 none.at[now].add(taken[now].astype(jnp.float32)),
             )
-            state = TeleportationState(tokens, state.loss.at[now].set(loss))
+            if channel.format is not None:
+                own_bytes = FLOAT_BITS // 8 * one_token
+                cost = jnp.full(used.shape, of_mixed, jnp.float32)
+                cost = cost.at[:, 0].set(own_bytes)
+                now_totals += (none.at[now[senders]].add(used * cost),)
+            loss = state.loss.at[now].set(loss)
+            state = TeleportationState(tokens, loss, mask_of(attackers))
             return (state, jax.tree.map(jnp.add, totals, now_totals)), None
 
         none = jnp.zeros(sizes.shape, jnp.float32)
         numbers = jnp.arange(number_in_round, dtype=jnp.int32)
         holders = jax.tree.map(jnp.asarray, inputs.holders)
         (state, totals), _ = jax.lax.scan(
-            one_exchange, (state, (none,) * 5), (numbers, tuple(holders))
+            one_exchange,
+            (
+                state._replace(is_byzantine=mask_of(attackers)),
+                (none,) * (5 if channel.format is None else 6),
+            ),
+            (numbers, tuple(holders)),
         )
-        sent, received, payload, examples, num_steps = totals
+        sent, received, payload, examples, num_steps, *num_bytes_sent = totals
         info = Info(
             state.loss, sent, received, payload, examples=examples, steps=num_steps
         )
+        if num_bytes_sent:
+            info = info._replace(bytes=num_bytes_sent[0])
         return state, info
 
     def models_fn(state: TeleportationState) -> Models:
@@ -249,7 +290,8 @@ def teleportation(
             jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf[:1], (size, *leaf.shape[1:])),
                 shared.with_shared_leaves(variables, mean),
-            )
+            ),
+            is_byzantine=not_judged(state.is_byzantine),
         )
 
     return assemble(
@@ -268,4 +310,5 @@ def teleportation(
             )
         ),
         agent_loop=agent_loop,
+        attack=attack,
     )

@@ -19,6 +19,7 @@ from p2pjax.exchange.encoding import class_bits
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.pipeline import Exchange, Memory, Route, deliver, transmit
 from p2pjax.exchange.published import published
+from p2pjax.exchange.rejections import kept_of
 from p2pjax.exchange.robust import Rule, check_rule
 from p2pjax.exchange.robust.checking import check_pair_rule
 from p2pjax.graphs.mixing_matrices import same_owner
@@ -188,9 +189,8 @@ def adverse_average(
         route: Route = lambda owner: peers_of(inputs_of(owner), owner, None)
         if arrived is not None:  # slot 0 is the agent itself
             arrived = jnp.pad(arrived, ((0, 0), (1, 0)), constant_values=True)
-        new, remembered = deliver(
-            exchange, key, t, sent, params, params, route, arrived
-        )
+        found = deliver(exchange, key, t, sent, params, params, route, arrived)
+        new, memory = found.models, kept_of(memory, found)
     else:
         rows, remembered = published(exchange, key, sent)
         if exchange.manner.rule is None:
@@ -206,8 +206,8 @@ def adverse_average(
             new, memory = served(
                 exchange, averaging, key, t, inputs_of, arrived, rows, params, memory
             )
-    if isinstance(memory, Memory) and jax.tree.leaves(remembered):
-        memory = memory._replace(attack=remembered)
+        if isinstance(memory, Memory) and jax.tree.leaves(remembered):
+            memory = memory._replace(attack=remembered)
     return new, memory
 
 

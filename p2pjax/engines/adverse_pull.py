@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.engines.adversity import check_published
+from p2pjax.exchange.aggregation import Combined
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import Channel, check_channel
 from p2pjax.exchange.channel_checks import MODELS
@@ -158,8 +159,8 @@ def merged(
     own: PyTree,
     before: PyTree,
     peers: Peers,
-) -> PyTree:
-    """The models with which agents go on, `[N, ...]`.
+) -> Combined:
+    """The models with which agents go on, `[N, ...]`, and how many were rejected.
 
     Args:
       exchange: of the method, not a plain one.
@@ -180,7 +181,7 @@ def merged(
         own = _moved(own, before, jnp.subtract)
         rows = own if same else _moved(rows, before, jnp.subtract)
     quiet = exchange._replace(manner=exchange.manner._replace(attack=None))
-    mixed, _ = deliver(
+    found = deliver(
         quiet,
         key,
         t,
@@ -191,9 +192,10 @@ def merged(
         None,
         None if isinstance(loss, tuple) else loss,
     )
+    mixed = found.models
     if is_update:
         mixed = _moved(mixed, before, jnp.add)
-    return where_shared(exchange.manner.plan, mixed, models)
+    return found._replace(models=where_shared(exchange.manner.plan, mixed, models))
 
 
 def _moved(message: PyTree, by: PyTree, move) -> PyTree:

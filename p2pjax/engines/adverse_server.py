@@ -11,6 +11,7 @@ from p2pjax.exchange.channel import Channel, check_channel
 from p2pjax.exchange.channel_checks import FORMATS
 from p2pjax.exchange.pipeline import RULE, Exchange, Memory, transmit
 from p2pjax.exchange.published import published
+from p2pjax.exchange.rejections import with_rejected
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import where_shared
 from p2pjax.types import Array, InputError, Key, PyTree
@@ -95,7 +96,10 @@ def robust_mean(
     if isinstance(after, Memory) and jax.tree.leaves(remembered):
         after = after._replace(attack=remembered)
     extra = Extra(jax.random.fold_in(key, RULE), t)
-    new, is_enough = combine_clients(exchange.manner, rows, own, weight, extra)
+    new, is_enough, rejected = combine_clients(
+        exchange.manner, rows, own, weight, extra
+    )
+    after = with_rejected(after, rejected)
     if is_update:
         new = _moved(new, centre, jnp.add)
     new = jax.tree.map(lambda row, x: jnp.broadcast_to(row, x.shape), new, message)

@@ -100,11 +100,8 @@ def check_together(channel: Channel, attack: Attack | None, rule: Rule | None) -
     is_hostile = attack is not None and attack.hostile is not None
     if attack is not None and is_hostile:
         _check_format(attack, format)
-    if is_hostile and channel.is_stale:
-        raise InputError(
-            "Need messages of the same exchange for an attack, got stale ones: use a "
-            "channel without stale."
-        )
+    if attack is not None and is_hostile and channel.is_stale:
+        _check_stale(attack, format)
     if attack is None or attack.hostile is None or attack.scale is not None:
         return
     if rule is None:
@@ -116,6 +113,26 @@ def check_together(channel: Channel, attack: Attack | None, rule: Rule | None) -
         raise InputError(
             f"Need a scale of {attack.name} for {rule.name}, got None: what the rule "
             "would do cannot be searched cheaply; give scale."
+        )
+
+
+def _check_stale(attack: Attack, format: Format | None) -> None:
+    """Refuses attacks that read more than the messages of the exchange before."""
+    mend = "use another attack, or a channel without stale."
+    if attack.needs_before:
+        raise InputError(
+            f"Need messages of the same exchange for {attack.name} of what was "
+            f"learned, got stale ones, whose models before learning are gone: {mend}"
+        )
+    if attack.scale is None:
+        raise InputError(
+            f"Need a scale of {attack.name} for stale messages, got None: attackers do "
+            "not know the models that receivers will have when they arrive; give scale."
+        )
+    if format is not None and format.select is not None:
+        raise InputError(
+            f"Need whole models for an attack by stale messages, got {format.name}, "
+            "whose models are gone when its parts arrive: use a channel without stale."
         )
 
 

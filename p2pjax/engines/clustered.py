@@ -15,13 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from p2pjax.engines.adverse_waves import FORMATS
+from p2pjax.engines.adversity import attacked, inputs_and_attackers, poisoned_agents
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.poisoned_agents import (
+    Mask,
+    check_data_attack,
+    mask_at_start,
+    mask_of,
+    not_judged,
+    poisoned_learner,
+)
 from p2pjax.exchange import shared
+from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel, check_channel
 from p2pjax.exchange.compression import FLOAT_BITS
+from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.mixing import is_peer
-from p2pjax.exchange.owner_classes import MixPlan, whole_model
-from p2pjax.exchange.pipeline import make_exchange
+from p2pjax.exchange.owner_classes import whole_model
+from p2pjax.exchange.pipeline import Exchange, deliver, make_exchange, transmit
 from p2pjax.exchange.shared import Local, message_size
 from p2pjax.graphs import mixing_matrices, schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
@@ -29,7 +41,7 @@ from p2pjax.graphs.topology import Topology
 from p2pjax.paths import check_patterns, leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
 from p2pjax.training.agent_loop import AUTO, map_agents
-from p2pjax.training.learner import Learner, as_learner
+from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import identical_models, own_steps
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps_of
 from p2pjax.training.samplers import examples_between, whole_set
@@ -59,6 +71,7 @@ class ClusteredState(NamedTuple):
     versions: tuple[Leaves, ...]  # of each cluster
     choice: Array  # [N] the version that the agent took last
     opt_state: PyTree  # leaves [N, ...]; never leaves its agent
+    is_byzantine: Mask = ()
 
 
 def clustered_rounds(
@@ -75,6 +88,7 @@ def clustered_rounds(
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
     channel: Channel = PERFECT,
+    attack: Attack | None = None,
     agent_loop: int = AUTO,
     name: str = "This method",
 ) -> Algorithm:
@@ -92,7 +106,8 @@ def clustered_rounds(
       local_updates: in a round, `epochs(e)` or `steps(k)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
-      channel: `channel.drop`: what is lost counts for the receiver's own model.
+      channel: `channel.drop`, where what is lost does not count, and `quantize`.
+      attack: on the data of agents, who choose by clean data; None: all are honest.
       agent_loop: see `agent_loop.map_agents`.
       name: of the method, for messages.
     """
@@ -102,10 +117,11 @@ def clustered_rounds(
         raise InputError(
             f"Need 0 random rounds or more for {name}, got {num_random_rounds}."
         )
-    check_channel(channel, name)
+    check_channel(channel, name, formats=FORMATS)
+    check_data_attack(attack, name)
     graph = as_topology(graph)
     schedule.check_rewiring(graph, rewire_every)
-    learner = as_learner(task, optimizer)
+    learner = poisoned_learner(as_learner(task, optimizer), attack)
     local = shared.local_paths(task, local_patterns)
     shapes = shared.shared_leaves(shapes_of(task))
     paths = [path for path, _ in leaves_with_paths(shapes)]
@@ -136,21 +152,25 @@ def clustered_rounds(
             versions,
             jnp.zeros(size, jnp.int32),
             jax.vmap(learner.init)(first),
+            mask_at_start(attack, size),
         )
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
-    ) -> Topology:
+    ) -> PyTree:
+        size = num_agents(data)
         graphs, of_round = schedule.graphs_of_rounds(
-            rng, graph, rewire_every, num_agents(data), num_rounds
+            rng, graph, rewire_every, size, num_rounds
         )
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], graphs)
+        graphs = jax.tree.map(lambda leaf: np.asarray(leaf)[of_round], graphs)
+        return attacked(attack, graphs, size, num_rounds)
 
     def round_fn(
-        key: Key, t: Array, now: Topology, state: ClusteredState, data: FederatedData
+        key: Key, t: Array, inputs: PyTree, state: ClusteredState, data: FederatedData
     ) -> tuple[ClusteredState, Info]:
         key_train, key_choice = jax.random.split(key)
-        now = jax.tree.map(jnp.asarray, now)
+        now, attackers = inputs_and_attackers(inputs)
+        now = Topology(*map(jnp.asarray, now))
         size = num_agents(data)
         losses = [
             _train_losses(task, model_of(state, own), data.train, agent_loop)
@@ -170,6 +190,7 @@ def clustered_rounds(
             model_of(state, _chosen(state.versions, choice)),
             state.opt_state,
             data.train,
+            StepContext(is_byzantine=poisoned_agents(attack, attackers)),
         )
         trained = _leaves_of(variables, has_versions)
         versions = tuple(
@@ -180,12 +201,22 @@ def clustered_rounds(
         sent = is_peer(peers)  # [N, 1 + D]
         core = _leaves_of(variables, set(paths) - has_versions)
         plans = [whole_model(size, _one(leaves), local) for leaves in (core, trained)]
-        exchange = make_exchange(plans[1], channel)
-        arrived = exchange.arrive(jax.random.fold_in(key, 1), t, sent)
-        core = _mixed(core, plans[0], _means(peers, arrived))
+        exchanges = [make_exchange(plan, channel) for plan in plans]
+        arrived = exchanges[1].arrive(jax.random.fold_in(key, 1), t, sent)
+        bits = FLOAT_BITS + sum(  # with a number
+            message_bits(channel.format, plan, leaves)
+            for plan, leaves in zip(plans, (core, trained), strict=True)
+        )
+        core = _mixed(exchanges[0], key, t, core, _means(peers, arrived))
         # Of each version counts what was sent with its number, and the agent's own.
         versions = tuple(
-            _mixed(own, plans[1], _means(peers, arrived & (choice[peers.ids] == c)))
+            _mixed(
+                exchanges[1],
+                key,
+                t,
+                own,
+                _means(peers, arrived & (choice[peers.ids] == c)),
+            )
             for c, own in enumerate(versions)
         )
 
@@ -202,15 +233,17 @@ def clustered_rounds(
                 first, first + num_steps, data.train.size, batch_size
             ),
             steps=num_steps.astype(jnp.float32),
-            bytes=num_sent * ((numbers + 1) * FLOAT_BITS // 8),  # and a number
+            bytes=num_sent * num_bytes(bits),
         )
         variables = _without_leaves(_with_leaves(variables, core), has_versions)
-        return ClusteredState(variables, versions, choice, opt_state), info
+        mask = mask_of(attackers)
+        return ClusteredState(variables, versions, choice, opt_state, mask), info
 
     def models_fn(state: ClusteredState) -> Models:
         """With the version that each agent has trained."""
         own = model_of(state, _chosen(state.versions, state.choice))
-        return Models(own, averaged=own)
+        mask = not_judged(state.is_byzantine)
+        return Models(own, averaged=own, is_byzantine=mask)
 
     return assemble(
         task,
@@ -221,6 +254,7 @@ def clustered_rounds(
         round_is=f"a choice among {num_clusters} of each agent, "
         f"{local_updates.described} and one exchange",
         agent_loop=agent_loop,
+        attack=attack,
     )
 
 
@@ -254,10 +288,15 @@ def _means(peers: Peers, counts: Array) -> Peers:
     return Peers(ids, share / share.sum(1, keepdims=True))
 
 
-def _mixed(leaves: Leaves, plan: MixPlan, peers: Peers) -> Leaves:
+def _mixed(
+    exchange: Exchange, key: Key, t: Array, leaves: Leaves, peers: Peers
+) -> Leaves:
+    """Weights of the peers know what was lost."""
     if not leaves:
         return leaves
-    return make_exchange(plan).combine(leaves, leaves, lambda owner: peers, None)
+    sent, _ = transmit(exchange, key, t, leaves, ())
+    route = lambda owner: peers
+    return deliver(exchange, key, t, sent, leaves, leaves, route, None).models
 
 
 def _one(leaves: Leaves) -> PyTree:

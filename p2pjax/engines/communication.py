@@ -11,8 +11,10 @@ import jax.numpy as jnp
 
 from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
 from p2pjax.exchange import shared
+from p2pjax.exchange.aggregation import Combined
 from p2pjax.exchange.pipeline import Exchange, Memory, deliver, transmit
 from p2pjax.exchange.reading import Sent
+from p2pjax.exchange.rejections import kept_of
 from p2pjax.training.rates import Rated, rate_change
 from p2pjax.types import Array, Key, Peers, PyTree, Variables
 
@@ -97,7 +99,7 @@ def _exchanged(
         exchange, key, t, outgoing.message, state.memory, step.before
     )
     arrived = arrivals_of(exchange, protocol, key, t, number, graph, outgoing, state)
-    learned: list[PyTree] = []  # what attackers remember
+    delivered: list[Combined] = []
 
     def combine(
         peers: Peers, arrived: Array | None = None, message: PyTree = None
@@ -108,7 +110,7 @@ def _exchanged(
         loss = None
         if judge is not None:
             loss = judge(sent, outgoing.message, peers)
-        models, remembered = deliver(
+        found = deliver(
             exchange,
             key,
             t,
@@ -119,8 +121,8 @@ def _exchanged(
             arrived,
             loss,
         )
-        learned.append(remembered)
-        return models
+        delivered.append(found)
+        return found.models
 
     models, protocol_state = protocol.receive(
         graph,
@@ -130,8 +132,8 @@ def _exchanged(
         state.protocol_state,
         combine,
     )
-    if isinstance(memory, Memory) and learned and jax.tree.leaves(learned[-1]):
-        memory = memory._replace(attack=learned[-1])
+    if delivered:
+        memory = kept_of(memory, delivered[-1])
     variables = shared.with_shared_leaves(state.variables, models)
     if protocol.adjust_learners is not None:
         opt_state, protocol_state = protocol.adjust_learners(

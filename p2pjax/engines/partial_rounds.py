@@ -37,6 +37,7 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.attacks.attackers import byzantine_mask
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.pipeline import Memory, begin, make_exchange
+from p2pjax.exchange.rejections import none_rejected, rejected_of
 from p2pjax.exchange.robust import Rule
 from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
@@ -242,7 +243,7 @@ def partial_rounds(
         data: FederatedData,
     ) -> tuple[PartialAveragingState, Info]:
         inputs, attackers = inputs_and_attackers(inputs)
-        state = finished(state)
+        state = finished(state._replace(memory=none_rejected(state.memory)))
         state = state._replace(memory=with_attackers(state.memory, attackers))
         context = StepContext(
             None if update_scale is None else jnp.asarray(update_scale),
@@ -282,7 +283,8 @@ def partial_rounds(
         if num_steps is not None:
             steps = jnp.asarray(num_steps(data.train.size), jnp.float32)
             examples = steps * examples
-        return state, Info(loss, **found._asdict(), examples=examples, steps=steps)
+        info = Info(loss, **found._asdict(), examples=examples, steps=steps)
+        return state, info._replace(rejected=rejected_of(state.memory))
 
     def models_fn(state: PartialAveragingState) -> Models:
         byzantine = byzantine_agents(attack, state.memory)

@@ -14,6 +14,7 @@ from p2pjax.exchange.aggregation import Extra
 from p2pjax.exchange.central import combine_members
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.pipeline import RULE, Exchange, Memory
+from p2pjax.exchange.rejections import with_rejected
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.server_models import first_models, handed_out
 from p2pjax.partial.averaging import Averaging, InputsOf
@@ -93,7 +94,7 @@ def served(
     rows: PyTree,
     params: PyTree,
     memory: Memory | tuple[()],
-) -> tuple[PyTree, Memory]:
+) -> tuple[PyTree, Memory | tuple[()]]:
     """Parameters after an averaging by servers with a rule, and what is kept.
 
     Agents keep what they have if their message is lost or too few others arrive.
@@ -118,10 +119,13 @@ def served(
         return jnp.where(members_in(averaging, inputs_of, arrived, owner), counts, 0)
 
     extra = Extra(jax.random.fold_in(key, RULE), t)
-    models, is_enough = combine_members(manner, rows, memory.servers, weight_of, extra)
+    models, is_enough, rejected = combine_members(
+        manner, rows, memory.servers, weight_of, extra
+    )
     takes = [
         enough & (weight_of(owner_class.owner) > 0)
         for owner_class, enough in zip(manner.plan.classes, is_enough, strict=True)
     ]
     params = handed_out(manner.plan, models, params, takes)
-    return params, memory._replace(servers=models)
+    memory = memory._replace(servers=models)
+    return params, with_rejected(memory, rejected)

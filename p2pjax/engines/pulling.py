@@ -32,11 +32,13 @@ from p2pjax.engines.adversity import (
 )
 from p2pjax.engines.assembly import assemble
 from p2pjax.exchange import shared
+from p2pjax.exchange.aggregation import Combined
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel, lost_to_self
 from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.pipeline import Exchange, Memory, begin, make_exchange
+from p2pjax.exchange.rejections import none_rejected, rejected_of, with_rejected
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, sharing_plan, where_shared
 from p2pjax.graphs import schedule
@@ -162,17 +164,18 @@ def pull(
         plan = sharing_plan(variables, local)
         return make_exchange(plan, channel, attack, aggregate, eager=True)
 
-    def averaged_of(state: PullState) -> Variables:
-        """The models with which agents go on."""
+    def averaged_of(state: PullState) -> tuple[Variables, Array | tuple[()]]:
+        """The models with which agents go on, and how many were rejected."""
         exchange = exchange_of(state.variables)
         own = shared.shared_leaves(state.variables)
         if exchange.manner is None:
-            mixed = _mixed(exchange, state, own, local)
+            found = Combined(_mixed(exchange, state, own, local))
         else:
-            mixed = merged(
+            found = merged(
                 exchange, state.merging, state.decoded, own, state.before, state.peers
             )
-        return shared.with_shared_leaves(state.variables, mixed)
+        models = shared.with_shared_leaves(state.variables, found.models)
+        return models, found.rejected
 
     def init_fn(key: Key, data: FederatedData) -> PullState:
         key_model, key_memory, key_shapes = jax.random.split(key, 3)
@@ -225,7 +228,7 @@ def pull(
         permitted, attackers = inputs_and_attackers(inputs)
         if permitted is None:
             permitted = tables.all_others(size)
-        averaged = averaged_of(state)
+        averaged, rejected = averaged_of(state)
         num_steps = steps_of(local_updates, data.train.size, batch_size)  # [N]
         first = t * num_steps
         variables, opt_state, loss = train(
@@ -245,7 +248,9 @@ def pull(
             t,
             models,
             shared.shared_leaves(averaged),
-            with_attackers(state.memory, attackers),
+            with_attackers(
+                with_rejected(none_rejected(state.memory), rejected), attackers
+            ),
         )
         view = view_fn(permitted, variables, averaged.params, data, messages)
         if channel.loss_probability:
@@ -282,11 +287,13 @@ def pull(
                 first, first + num_steps, data.train.size, batch_size
             ),
             steps=num_steps.astype(jnp.float32),
+            rejected=rejected_of(memory),
         )
 
     def models_fn(state: PullState) -> Models:
         byzantine = byzantine_agents(attack, state.memory)
-        return Models(state.variables, state.variables, averaged_of(state), byzantine)
+        averaged, _ = averaged_of(state)
+        return Models(state.variables, state.variables, averaged, byzantine)
 
     return assemble(
         task,

@@ -50,6 +50,7 @@ from p2pjax.exchange.pipeline import (
     make_exchange,
     send,
 )
+from p2pjax.exchange.rejections import none_rejected, rejected_of
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, message_size, sharing_plan, where_shared
 from p2pjax.tasks.task import Task
@@ -230,7 +231,8 @@ def server_rounds(
         key: Key, t: Array, inputs: PyTree, state: ServerState, data: FederatedData
     ) -> tuple[ServerState, Info]:
         is_chosen, attackers = inputs_and_attackers(inputs)
-        before, server, memory = state.variables, state.server, state.memory
+        before, server = state.variables, state.server
+        memory = none_rejected(state.memory)
         if isinstance(state.pending, Pending):
             sent_with, sent_at, weight, old, sends = state.pending
             before, server, memory = averaged(
@@ -269,11 +271,13 @@ def server_rounds(
         if score_before:
             model = first_row(shared.shared_leaves(before))
             pending = Pending(key, t, weight, model, trains)
+            info = info._replace(rejected=rejected_of(memory))
             return ServerState(trained, opt_state, server, pending, memory), info
         old = shared.shared_leaves(before)
         variables, server, memory = averaged(
             key, t, trained, old, weight, trains, server, memory
         )
+        info = info._replace(rejected=rejected_of(memory))
         return ServerState(variables, opt_state, server, memory=memory), info
 
     def models_fn(state: ServerState) -> Models:

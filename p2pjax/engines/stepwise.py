@@ -34,13 +34,8 @@ from p2pjax.engines.protocol import GossipProtocol, LocalStep, bytes_sent
 from p2pjax.exchange import shared
 from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
-from p2pjax.exchange.pipeline import (
-    Attackers,
-    Exchange,
-    Memory,
-    begin,
-    make_exchange,
-)
+from p2pjax.exchange.pipeline import Attackers, Exchange, Memory, begin, make_exchange
+from p2pjax.exchange.rejections import none_rejected, rejected_of
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
@@ -238,6 +233,7 @@ def gossip(
         plan = sharing_plan(state.variables, local)
         exchange = make_exchange(plan, channel, attack, aggregate)
         context = StepContext()
+        state = state._replace(memory=none_rejected(state.memory))
         if inputs.attackers is not None:
             assert isinstance(state.memory, Memory)
             state = state._replace(
@@ -326,6 +322,7 @@ def gossip(
             ),
             steps=(last - first).astype(jnp.float32),
             bytes=bytes_sent(protocol, plan, state.variables, sent, channel.format),
+            rejected=rejected_of(state.memory),
         )
         return state, info
 

@@ -65,7 +65,11 @@ def draw_holders(
 
 
 def token_training(
-    learner: Learner, batch_size: int, agent_loop: int, data: FederatedData
+    learner: Learner,
+    batch_size: int,
+    agent_loop: int,
+    data: FederatedData,
+    is_byzantine: Array | None = None,
 ) -> Callable[..., tuple[tuple[Variables, PyTree], Array]]:
     """Training of all tokens on the data of their holders.
 
@@ -74,6 +78,7 @@ def token_training(
       batch_size: B.
       agent_loop: see `agent_loop.map_agents`; tokens take the place of agents.
       data: of all agents; only batches of it are gathered.
+      is_byzantine: `[N]` holders that learn from poisoned batches; None for none.
 
     Returns:
       `train(key, holder, first_step, num_steps, carry)` with the steps that each holder
@@ -96,7 +101,8 @@ def token_training(
             return drawn._replace(indices=drawn.indices + holder * longest)
 
         context = StepContext(
-            order_seed=None if seeds is None else jnp.asarray(seeds)[holder]
+            order_seed=None if seeds is None else jnp.asarray(seeds)[holder],
+            is_byzantine=None if is_byzantine is None else is_byzantine[holder],
         )
         return take_steps(
             learner,

@@ -34,6 +34,15 @@ from p2pjax.exchange.robust.base import Rule, convex
 from p2pjax.types import LOCAL, Array, Key, Peers, PyTree
 
 
+class Combined(NamedTuple):
+    """What receivers make of messages."""
+
+    models: PyTree  # leaves [N, ...], with which agents go on
+    attack: PyTree = ()  # what attackers remember
+    # [N] messages that a rule did not count since they are not finite; () without rule
+    rejected: Array | tuple[()] = ()
+
+
 class Finite(NamedTuple):
     """Whether messages are finite, `[N]` each."""
 
@@ -57,8 +66,8 @@ def combine(
     route: Callable[[np.ndarray], Any],
     extra: Extra,
     arrived: Array | None = None,
-) -> tuple[PyTree, PyTree]:
-    """The models with which agents go on, and what the attack remembers.
+) -> Combined:
+    """The models with which agents go on, and what else is known then.
 
     Attackers do not know what is lost. What lost messages would have counted is counted
     for the receiver's own model; rules do as if their senders did not exist.
@@ -76,24 +85,39 @@ def combine(
     flat = flattened(sent)
     memory = [] if sent.assault is None else jax.tree.leaves(sent.assault.memory)
     parts = parts_of(manner.plan, own)
+    found: list[tuple[Array, Array]] = []  # [N, K] senders of each class, and rejected
     for number, owner_class in enumerate(manner.plan.classes):
         if not owner_class.is_shared:
             continue
         reader = class_reader(manner, flat, leaves, parts, number, route)
         if reader.attack is not None:
             memory = remembered(reader, memory) if memory else memory
-        leaves = _combine_class(manner, reader, extra, arrived)
-    models = jax.tree.unflatten(structure, leaves)
+        leaves, rejected = _combine_class(manner, reader, extra, arrived)
+        if rejected is not None:
+            found.append((jnp.asarray(reader.peers.ids), rejected))
+    done = Combined(jax.tree.unflatten(structure, leaves), rejected=_number_of(found))
     if not memory:
-        return models, ()
+        return done
     assert sent.assault is not None
-    return models, jax.tree.unflatten(jax.tree.structure(sent.assault.memory), memory)
+    of_attack = jax.tree.structure(sent.assault.memory)
+    return done._replace(attack=jax.tree.unflatten(of_attack, memory))
+
+
+def _number_of(found: list[tuple[Array, Array]]) -> Array | tuple[()]:
+    """Messages of which some class was rejected, `[N]`; each counts once."""
+    total: Array | tuple[()] = ()
+    for number, (ids, rejected) in enumerate(found):
+        for earlier, before in found[:number]:
+            rejected = rejected & ~(before & (earlier == ids))
+        count = rejected.sum(1).astype(jnp.float32)
+        total = count if isinstance(total, tuple) else total + count
+    return total
 
 
 def _combine_class(
     manner: Manner, reader: Reader, extra: Extra, arrived: Array | None
-) -> list[Array]:
-    """All leaves, those of the class combined."""
+) -> tuple[list[Array], Array | None]:
+    """All leaves, those of the class combined; and which messages a rule rejects."""
     rule = manner.rule
     is_other = is_peer(reader.peers)
     present = is_other & (reader.peers.weight > 0)
@@ -110,23 +134,27 @@ def _combine_class(
         )
     if rule is None:
         weight = lost_to_self(reader.peers, arrived).weight
-        return _mixed(manner, reader, jnp.asarray(weight))
+        return _mixed(manner, reader, jnp.asarray(weight)), None
     if arrived is not None:
         present = present & (arrived | ~is_other)
     is_read_whole = rule.combine is not None and rule.premix is None
+    there = present
     present = present & _finite(reader, parameters=is_read_whole)
+    rejected = there & ~present
     matrix = None
     if rule.combine is None or rule.premix is not None:
         products = distances.measure_products(reader, pairs=rule.needs_pairs)
         have = distances.received(
             reader, rule, products, present, key, progress, extra.loss
         )
+        # Rules do not count what is not finite or so far away that its distance is not.
+        rejected = rejected | (there & ~jnp.isfinite(have.distance))
         if rule.combine is None:
             weight = distances.coefficients(rule, have)
-            return _mixed(manner, reader, weight)
+            return _mixed(manner, reader, weight), rejected
         assert rule.premix is not None
         matrix, present = jax.vmap(rule.premix)(have)
-    return _by_coordinates(reader, rule, present, matrix)
+    return _by_coordinates(reader, rule, present, matrix), rejected
 
 
 def _scale(

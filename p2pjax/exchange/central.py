@@ -57,11 +57,12 @@ class Decision(NamedTuple):
     counts: Array | None = None  # [G, 1 + S]; None: a rule looks at each number
     present: Array | None = None  # [G, 1 + S] for such a rule
     matrix: Array | None = None  # [G, 1 + S, 1 + S] by which members are mixed before
+    rejected: Array | None = None  # [G, S] bool: arrived, but not finite; with a rule
 
 
 def combine_clients(
     manner: Manner, rows: PyTree, own: PyTree, weight: Array, extra: Extra
-) -> tuple[PyTree, Array]:
+) -> tuple[PyTree, Array, Array | tuple[()]]:
     """The new model of ONE server, `[1, ...]`, and whether it had enough messages.
 
     Without enough of them it keeps its model.
@@ -74,13 +75,18 @@ def combine_clients(
       weight: `[N]` what each client counts in a mean; 0 for those of whom nothing
         arrived.
       extra: what else rules read.
+
+    Returns:
+      Also `[N]` messages of each client that its rule rejected; () without one.
     """
-    models, heard = combine_members(manner, rows, own, lambda owner: weight, extra)
+    models, heard, rejected = combine_members(
+        manner, rows, own, lambda owner: weight, extra
+    )
     is_enough = weight.sum() > 0
     for owner_class, served in zip(manner.plan.classes, heard, strict=True):
         if owner_class.is_shared:
             is_enough = is_enough & served[0]
-    return models, is_enough
+    return models, is_enough, rejected
 
 
 def combine_members(
@@ -89,7 +95,7 @@ def combine_members(
     models: PyTree,
     weight_of: Callable[[np.ndarray], Array],
     extra: Extra,
-) -> tuple[PyTree, tuple[Array, ...]]:
+) -> tuple[PyTree, tuple[Array, ...], Array | tuple[()]]:
     """The new models of all servers, and whose server had enough messages.
 
     A server without enough of them keeps its model.
@@ -104,13 +110,15 @@ def combine_members(
       extra: what else rules read.
 
     Returns:
-      Leaves `[G, ...]`; and of each class `[N]` bool, False for agents without a
-      server.
+      Leaves `[G, ...]`; of each class `[N]` bool, False for agents without a server;
+      and `[N]`, 1 for agents of whose message a rule rejected some class since it was
+      not finite, () without a rule.
     """
     leaves, structure = jax.tree.flatten(models)
     messages = jax.tree.leaves(rows)
     parts = parts_of(manner.plan, models)
     served: list[Array] = []
+    rejected = jnp.zeros(0 if manner.rule is None else len(messages[0]), bool)
     for number, owner_class in enumerate(manner.plan.classes):
         owner = owner_class.owner
         of_class = tuple(part for part in parts if part.owner_class == number)
@@ -133,8 +141,11 @@ def combine_members(
         for table, decision in zip(tables, decisions, strict=True):
             enough = jnp.broadcast_to(decision.is_enough[:, None], table.members.shape)
             found = found.at[table.members].set(enough)
+            if decision.rejected is not None:
+                rejected = rejected.at[table.members].max(decision.rejected)
         served.append(found)
-    return jax.tree.unflatten(structure, leaves), tuple(served)
+    count = () if manner.rule is None else rejected.astype(jnp.float32)
+    return jax.tree.unflatten(structure, leaves), tuple(served), count
 
 
 def _tables(owner: np.ndarray, weight: Array) -> list[Table]:
@@ -168,7 +179,8 @@ def _decisions(
         zip(tables, _heard(reader, tables, rule), strict=True)
     ):
         weight = jnp.asarray(table.peers.weight)
-        is_there = (weight[:, 1:] > 0) & heard.is_finite
+        has_come = weight[:, 1:] > 0
+        is_there = has_come & heard.is_finite
         present = jnp.pad(is_there, ((0, 0), (1, 0)), constant_values=True)
         have = distances.received(
             reader._replace(peers=table.peers),
@@ -178,7 +190,12 @@ def _decisions(
             jax.random.fold_in(key, number),
         )
         have = have._replace(counts_self=jnp.zeros(len(weight), bool))
-        decision = Decision(is_there.sum(1) >= rule.min_members, weight)
+        is_read = is_there
+        if rule.combine is None or rule.premix is not None:
+            is_read = is_there & jnp.isfinite(have.distance[:, 1:])
+        decision = Decision(
+            is_there.sum(1) >= rule.min_members, weight, rejected=has_come & ~is_read
+        )
         if rule.combine is None:
             decision = decision._replace(counts=distances.coefficients(rule, have))
         elif rule.premix is None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange import aggregation, encoding, mixing
-from p2pjax.exchange.aggregation import Extra, Manner
+from p2pjax.exchange.aggregation import Combined, Extra, Manner
 from p2pjax.exchange.attacks.base import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.losses import arrivals, loss_memory, lost_to_self
@@ -60,6 +60,7 @@ class Memory(NamedTuple):
     attack: PyTree = ()  # what attackers remember, leaves of one message
     attackers: Attackers | tuple[()] = ()  # of this round
     servers: PyTree = ()  # leaves [G, ...]: models of servers, as they last were
+    rejected: Array | tuple[()] = ()  # [N] messages of this round, see `Info`
 
 
 class Exchange(NamedTuple):
@@ -212,6 +213,9 @@ def begin(
         jax.vmap(exchange.init)(messages) if exchange.changes_messages else (),
         losses,
     )
+    if exchange.manner is not None and exchange.manner.rule is not None:
+        size = jax.tree.leaves(messages)[0].shape[0]
+        memory = memory._replace(rejected=jnp.zeros(size, jnp.float32))
     if exchange.channel.is_stale:
         memory = memory._replace(last=jax.tree.map(jnp.copy, messages))
         if exchange.channel.format is not None and exchange.channel.format.select:
@@ -309,8 +313,8 @@ def deliver(
     route: Route,
     arrived: Array | None,
     loss: Array | None = None,
-) -> tuple[PyTree, PyTree]:
-    """The models with which agents go on, and what attackers remember.
+) -> Combined:
+    """The models with which agents go on, and what else is known then.
 
     Args:
       exchange: of the round.
@@ -326,14 +330,13 @@ def deliver(
     """
     if exchange.manner is None:
         route = route if arrived is None else _without_lost(route, arrived)
-        return exchange.combine(sent.rows, kept, route, arrived), ()
+        return Combined(exchange.combine(sent.rows, kept, route, arrived))
     extra = Extra(jax.random.fold_in(key, RULE), t, loss)
-    models, memory = aggregation.combine(
-        exchange.manner, sent, own, route, extra, arrived
-    )
-    if own is not kept:
-        models = where_sent(exchange.manner.plan, models, kept)
-    return models, memory
+    found = aggregation.combine(exchange.manner, sent, own, route, extra, arrived)
+    if own is kept:
+        return found
+    models = where_sent(exchange.manner.plan, found.models, kept)
+    return found._replace(models=models)
 
 
 def send(exchange: Exchange, key: Key, t: Array, messages: PyTree) -> PyTree:

@@ -120,7 +120,8 @@ def replaced_sent(
     """
     if sent.mask is None:
         rows, memory = replaced_models(manner, key, assault, sent.rows, None)
-        return sent._replace(rows=rows, current=sent.rows), memory
+        current = sent.rows if sent.current is None else sent.current
+        return sent._replace(rows=rows, current=current), memory
     hostile, memory = replaced(manner, assault, whole)
     format = manner.format
     assert format is not None
