@@ -122,6 +122,20 @@ class TestDataOfTheThesis:
         small = data_of(study="vehicles_animals", train_size=100)
         assert small.train.size.tolist() == [100] * 50 + [96] * 50
 
+    def test_superclasses(self):
+        names = ("a", "b", "c", "a", "b", "b", "b", "b", "b", "b")
+        found = data_of(study="superclasses", superclasses=names, num_agents=30)
+        group = np.unique(names, return_inverse=True)[1]
+        own = group == np.arange(30)[:, None] // 10
+        np.testing.assert_array_equal(counts(found.train) > 0, own)
+        np.testing.assert_array_equal(found.cluster, np.arange(30) // 10)
+        alike = tuple("animal" if n in range(2, 8) else "vehicle" for n in range(10))
+        found = data_of(study="superclasses", superclasses=alike)
+        other = data_of(study="vehicles_animals")
+        np.testing.assert_array_equal(
+            found.train.examples["y"], other.train.examples["y"]
+        )
+
     def test_pathological(self):
         found = data_of(study="pathological")
         pair = np.arange(10) // 2 == np.arange(100)[:, None] // 20
@@ -233,6 +247,12 @@ class TestUsersAreAgents:
         ({"study": "pathological"}, 5, "even number of classes, .* got 5"),
         ({"study": "practical"}, 2, "4 or more, .* got 2"),
         ({"study": "vehicles_animals"}, 4, "ten classes of CIFAR-10 .* got 4"),
+        ({"study": "superclasses"}, 4, "each of 4 classes, .* got 0 of which 0"),
+        (
+            {"study": "superclasses", "superclasses": ("a",) * 4},
+            4,
+            "two different ones or more, got 4 of which 1",
+        ),
     ],
 )
 def test_classes_that_a_study_cannot_use(changes, num_classes, message):

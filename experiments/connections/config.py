@@ -7,7 +7,14 @@ from experiments.connections.options import Options
 from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, names, number, switch
 
-IMAGE_STUDIES = ("rotation", "swap", "vehicles_animals", "pathological", "practical")
+IMAGE_STUDIES = (
+    "rotation",
+    "swap",
+    "vehicles_animals",
+    "superclasses",
+    "pathological",
+    "practical",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +32,13 @@ class Config(Options):
     )
     num_clusters: str = choice(
         "2", ("2", "4"), "Clusters of the studies rotation, swap and text."
+    )
+    superclasses: tuple[str, ...] | None = names(
+        None,
+        "Names of the superclasses that the classes belong to, one for each class in "
+        "the order of the classes: agents of --study=superclasses have the classes of "
+        "one of them.",
+        distinct=False,
     )
     network: str | None = choice(
         None,
