@@ -137,12 +137,18 @@ def _l2c(subject: Subject, run: Run) -> Algorithm:
 def _diple(subject: Subject, run: Run) -> Algorithm:
     del run
     config = subject.config
-    chosen = _capped(config, line_search(num_peers=config.num_peers), sees_all=True)
+    search = line_search(
+        num_peers=config.num_peers,
+        on_valid=config.search_on_valid,
+        return_probability=config.return_probability,
+    )
+    chosen = _capped(config, search, sees_all=True)
     return diple(
         subject.task,
         subject.optimizer,
         batch_size=config.batch_size,
         selection=chosen,
+        from_start=config.search_from_start,
         num_iterations=config.iterations,
         agent_loop=agent_loop(config, subject.task),
     )

@@ -74,6 +74,25 @@ class Options(Common):
     iterations: int = integer(
         5, "Averages in a cycle of DiPLe.", at_least=1, at_most=MOST, topic=TRAINING
     )
+    search_on_valid: bool = switch(
+        False,
+        "DiPLe looks for weights of peers on validation examples, not on those that "
+        "agents train on.",
+        topic=TRAINING,
+    )
+    search_from_start: bool = switch(
+        False,
+        "DiPLe looks at peers from the averaged model that a cycle starts with, not "
+        "from what it was trained to since.",
+        topic=TRAINING,
+    )
+    return_probability: float = number(
+        0.0,
+        "That DiPLe may ask a peer of weight 0 again, in each cycle.",
+        at_least=0,
+        at_most=1,
+        topic=TRAINING,
+    )
     clique_size: int = integer(
         10,
         "Most agents of a clique of D-Cliques.",

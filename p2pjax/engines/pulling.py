@@ -325,17 +325,17 @@ def fetch_info(
     peers: Peers,
     fetched: Fetched,
     model_size: int,
-    times: int = 1,
+    times: Array | int = 1,
     arrived: PairValues | None = None,
 ) -> Info:
-    """What is reported of a round in which everything was fetched so many times.
+    """What is reported of a round in which models were fetched so many times.
 
     Args:
       loss: of training, `[N]`.
       peers: whose models are merged.
       fetched: whose models were looked at.
       model_size: parameters of a model.
-      times: how often they were fetched.
+      times: how often they were fetched, `[N, C]` or the same of all.
       arrived: how many times it arrived, of each agent; None: each time.
     """
     used = fetched.mask.astype(jnp.float32) * times
