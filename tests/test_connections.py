@@ -475,6 +475,7 @@ def test_column_of_the_thesis(flags, column):
         (("--study=text", "--methods=aucccr"), "leave it out of --methods"),
         (("--test_share=1.5",), "need less than 1, got 1.5"),
         (("--methods=dac", "--view_size=3"), "above the 3 peers averaged with"),
+        (("--methods=dac", "--view_size=8,0"), "up to all 7 others, got 8: 0 is all"),
         (("--train_size=5",), "each of the 10 classes of agent 0, got a size of 5"),
         (("--study=text", "--first_run=1"), "Need --first_run=0 for generated texts"),
         (("--num_clusters=3",), "need one of 2, 4, got '3'"),
@@ -486,6 +487,67 @@ def test_column_of_the_thesis(flags, column):
 def test_refusals(parse, flags, message):
     with pytest.raises(InputError, match=message):
         study.make_jobs(parse(*TINY, *flags, experiment="connections"))
+
+
+def test_limits_and_views_are_factors(parse):
+    """A value each, of the methods to which it means something; 0 is no limit."""
+    flags = ("--methods=sparse,pens,local", "--max_in_load=3,0", "--view_size=4,0")
+    jobs = study.make_jobs(parse(*TINY, *flags, experiment="connections"))
+    assert [(job.scheme, job.setting) for job in jobs] == [
+        ("sparse", {"max_in_load": 3}),
+        ("sparse", {"max_in_load": "none"}),
+        *(
+            ("pens", {"max_in_load": limit, "view_size": size})
+            for limit in (3, "none")
+            for size in (4, "all")
+        ),
+        ("local", {}),
+    ]
+    assert len({id(job.program.algorithm) for job in jobs}) == len(jobs)
+    # A round of a study with one value is that of the study with several.
+    (alone,) = study.make_jobs(
+        parse(*TINY, "--methods=pens", "--max_in_load=3", experiment="connections")
+    )
+    assert alone.setting == {}
+    shapes = [
+        jax.tree.map(
+            jax.numpy.shape,
+            jax.eval_shape(job.program.algorithm.init, job.key, job.make_data()),
+        )
+        for job in (alone, jobs[3], jobs[2])
+    ]
+    assert shapes[0] == shapes[1] != shapes[2]  # a view is remembered
+
+
+def test_settings_are_told_apart(tmp_path, capsys):
+    """In tables, figures and scores; each is compared with random peers like it."""
+    for scheme, limits in (("sparse", (3,)), ("pens", (3, "none")), ("local", (None,))):
+        for limit in limits:
+            setting = {} if limit is None else {"max_in_load": limit}
+            for number in (1, 2):
+                sent = 0 if scheme == "local" else (1 + (limit == "none")) * number
+                one = row(scheme, 0, number, 0.5 + sent / 10, sent, share=0.5)
+                one |= {"setting": setting, "parameters": 3, "bytes": 12 * sent}
+                run_folder.append(tmp_path, "metrics.jsonl", one)
+    runs_of = results.runs_by_method(tmp_path)
+    assert list(runs_of) == [
+        "sparse, max in load 3",
+        "pens, max in load 3",
+        "pens, max in load none",
+        "local",
+    ]
+    assert results.alike(runs_of, "pens, max in load 3", "sparse") == next(
+        iter(runs_of)
+    )
+    assert results.alike(runs_of, "local", "pens") == "pens, max in load 3"
+    assert results.alike(runs_of, "local", "oracle") is None
+    results.print_table(tmp_path, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0].rstrip("*") for line in lines[1:]] == list(runs_of)
+    assert " 2.000 " in lines[3]  # twice the messages of random peers
+    pictures.draw(tmp_path)
+    assert_drawn(tmp_path, "pareto", *runs_of)
+    assert_drawn(tmp_path, "in_cluster_by_round", *runs_of)
 
 
 def test_the_guide_adds_a_method(parse):

@@ -3,7 +3,7 @@
 import dataclasses
 
 from experiments.engine.config import Common
-from experiments.engine.fields import TRAINING, integer, number, switch
+from experiments.engine.fields import TRAINING, integer, integers, number, switch
 
 MOST = 10**6  # rounds and agents that a method may be told of
 
@@ -117,20 +117,16 @@ class Options(Common):
         at_most=MOST,
         topic=TRAINING,
     )
-    max_in_load: int | None = integer(
-        None,
-        "Most agents that may fetch from one agent in a round, but for d_cliques; no "
-        "limit if not given.",
-        at_least=1,
-        at_most=MOST,
+    max_in_load: tuple[int, ...] = integers(
+        (0,),
+        "Most agents that may fetch from one agent in a round, but for d_cliques; 0 is "
+        "no limit. Several are run one after the other.",
         topic=TRAINING,
     )
-    view_size: int | None = integer(
-        None,
+    view_size: tuple[int, ...] = integers(
+        (0,),
         "Agents that each agent knows at a time, by gossip, more than --degree, where "
-        "methods have no graph; all if not given.",
-        at_least=2,
-        at_most=MOST,
+        "methods have no graph; 0 is all. Several are run one after the other.",
         topic=TRAINING,
     )
     score_before: bool = switch(

@@ -12,9 +12,10 @@ from experiments.connections.results import (
     at_best,
     front,
     in_cluster,
+    named_links,
+    named_rows,
     runs_by_method,
 )
-from experiments.engine import reading
 from experiments.engine.row_kinds import Row
 
 
@@ -47,7 +48,7 @@ def _draw_shares(folder: Path) -> None:
     """In-cluster peers among those averaged with, against rounds."""
     rows = [
         row | {"share": in_cluster(row)}
-        for row in reading.rows(folder)
+        for row in named_rows(folder)
         if in_cluster(row) is not None
     ]
     if not rows:
@@ -61,7 +62,7 @@ def _draw_shares(folder: Path) -> None:
 
 def _draw_graphs(folder: Path) -> None:
     """Whom each agent averaged with in the first run, sorted by true cluster."""
-    every = reading.links(folder)
+    every = named_links(folder)
     first = min((row["run"] for row in every), default=None)
     found = [row for row in every if row["run"] == first]
     if not found:

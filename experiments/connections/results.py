@@ -13,10 +13,33 @@ from p2pjax.evaluation import statistics
 Runs = list[list[Row]]  # evaluations of every run
 
 
+def named_rows(folder: Path) -> list[Row]:
+    """All evaluations, whose scheme is a method with its setting: `pens, view size 5`.
+
+    Args:
+      folder: of a run.
+    """
+    return list(map(_named, reading.rows(folder, ("accuracy", "messages"))))
+
+
+def named_links(folder: Path) -> list[Row]:
+    """Who averaged with whom, of methods with their settings.
+
+    Args:
+      folder: of a run.
+    """
+    return list(map(_named, reading.links(folder)))
+
+
+def _named(row: Row) -> Row:
+    setting = (f"{k.replace('_', ' ')} {v}" for k, v in row["setting"].items())
+    return row | {"scheme": ", ".join([row["scheme"], *setting]), "of": row["scheme"]}
+
+
 def runs_by_method(folder: Path) -> dict[str, Runs]:
-    """All evaluations, by method and run, in the order of runs."""
+    """All evaluations, by method with its setting, and run, in the order of runs."""
     found: dict[str, dict[int, list[Row]]] = {}
-    for row in reading.rows(folder, ("accuracy", "messages"), check=_check_setting):
+    for row in named_rows(folder):
         runs = found.setdefault(row["scheme"], {})
         runs.setdefault(row["run"], []).append(row)
     return {
@@ -24,9 +47,29 @@ def runs_by_method(folder: Path) -> dict[str, Runs]:
     }
 
 
-def _check_setting(row: Row) -> None:
-    if row["setting"]:
-        raise ValueError("has a setting, which runs of experiments.connections do not")
+def method_of(runs: Runs) -> str:
+    """The name of the method without its setting."""
+    return runs[0][0]["of"]
+
+
+def alike(study: Mapping[str, Runs], name: str, method: str) -> str | None:
+    """The name of `method` in the setting that is most like that of another.
+
+    None if the study does not have it.
+
+    Args:
+      study: runs by method with its setting.
+      name: of the other.
+      method: without a setting.
+    """
+    own = study[name][0][0]["setting"]
+
+    def agreement(other: str) -> int:
+        setting = study[other][0][0]["setting"]
+        return sum(setting.get(key) == value for key, value in own.items())
+
+    same = [other for other, runs in study.items() if method_of(runs) == method]
+    return max(same, key=agreement, default=None)
 
 
 def curves(runs: Runs, metric: str) -> np.ndarray:
@@ -65,14 +108,15 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
     in the whole run, and stars are on the front of top against messages until then.
     """
     runs_of = runs_by_method(folder)
+    width = max(map(len, runs_of), default=0) + 2
     named = "" if column is None else f" thesis, {column[0]}"
     print(
-        f"{'method':<12} top     stable  final   messages  /sparse  models    MB       "
-        f"gini    in cluster{named}"
+        f"{'method':<{width}} top     stable  final   messages  /sparse  models    "
+        f"MB       gini    in cluster{named}"
     )
     is_best = dict(zip(runs_of, front(runs_of), strict=True))
-    sparse = runs_of.get("sparse")
     for method, runs in runs_of.items():
+        sparse = alike(runs_of, method, "sparse")
         accuracy = curves(runs, "accuracy")
         stable = statistics.top_ua_stable_max(accuracy, lengths=_windows(runs))
         last = [run[-1] for run in runs]
@@ -83,12 +127,12 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
         models = num_bytes / 4 / last[0]["parameters"]
         ratio = np.nan
         if sparse is not None:
-            ratio = messages / np.mean([run[-1]["messages"] for run in sparse])
+            ratio = messages / np.mean([run[-1]["messages"] for run in runs_of[sparse]])
         gini = np.mean(np.asarray([row.get("gini") for row in last], float))
-        known = None if column is None else printed(method, *column)
+        known = None if column is None else printed(method_of(runs), *column)
         star = "*" if is_best[method] else ""
         print(
-            f"{method + star:<12} {accuracy.max(1).mean():.4f}  "
+            f"{method + star:<{width}} {accuracy.max(1).mean():.4f}  "
             f"{_number(stable, '.4f'):<7} {accuracy[:, -1].mean():.4f}  "
             f"{messages:<9.1f} {_number(ratio, '.3f'):<8} "
             f"{models:<9.1f} {num_bytes / 1e6:<8.2f} {_number(gini, '.3f'):<7} "

@@ -62,21 +62,24 @@ def finished(folder: Path, settings: Mapping[str, str]) -> RunsOf:
     return found
 
 
+def tops(runs: Runs) -> np.ndarray:
+    """The best accuracy of every run, `[S]`."""
+    return results.curves(runs, "accuracy").max(1)
+
+
 def accuracy(study: RunsOf, method: str) -> str:
     """Mean best accuracy, difference to sparse and p; a star on the Pareto front."""
-    tops = {
-        name: results.curves(study[name], "accuracy").max(1)
-        for name in (method, "sparse")
-        if name in study
-    }
+    own = tops(study[method])
     is_front = dict(zip(study, results.front(study), strict=True))
-    text = _short(tops[method].mean()) + ("*" if is_front[method] else "")
-    if method == "sparse" or "sparse" not in tops:
+    text = _short(own.mean()) + ("*" if is_front[method] else "")
+    sparse = results.alike(study, method, "sparse")
+    if sparse is None or results.method_of(study[method]) == "sparse":
         return text
-    difference = (tops[method] - tops["sparse"]).mean()
+    others = tops(study[sparse])
+    difference = (own - others).mean()
     text += f" ({'+' if difference >= 0 else '-'}{_short(abs(difference))}"
-    if len(tops[method]) > 1:
-        p = statistics.paired_t_test(tops[method], tops["sparse"]).p
+    if len(own) > 1:
+        p = statistics.paired_t_test(own, others).p
         text += f", p {p:.1g}".replace("0.", ".")
     return text + ")"
 

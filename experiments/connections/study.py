@@ -8,6 +8,7 @@ from experiments.analysis import figures
 from experiments.connections import networks, pictures, results, sources, thesis
 from experiments.connections.config import Config
 from experiments.connections.data import image_data_of_runs, text_data_of_runs
+from experiments.connections.limits import limits_of
 from experiments.connections.methods import METHODS, NOT_DEFAULT, OF_A_RUN
 from experiments.connections.options import Options
 from experiments.connections.subject import Run, Subject
@@ -36,17 +37,18 @@ def make_data_and_subject(config: Config) -> tuple[dict[int, FederatedData], Sub
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all methods."""
     of_runs, subject = make_data_and_subject(config)
-    programs = {
-        method: build_programs(method, subject, of_runs)
+    programs = [
+        (method, setting, build_programs(method, subject._replace(limits=own), of_runs))
         for method in config.methods or default_methods(subject)
-    }
+        for setting, own in limits_of(config, method)
+    ]
     held = {run: own_examples(config, found) for run, found in of_runs.items()}
     facts = {"parameters": parameters_of(subject.task)}
     return [
         job
-        for method, of_run in programs.items()
+        for method, setting, of_run in programs
         for job in jobs_of_runs(
-            config, method, {}, of_run.__getitem__, held.__getitem__, facts=facts
+            config, method, setting, of_run.__getitem__, held.__getitem__, facts=facts
         )
     ]
 
@@ -94,7 +96,7 @@ def parameters_of(task: Task) -> int:
 def report(config: Config, folder: Path) -> None:
     """Figures, and a table beside what the thesis printed."""
     del config
-    figures.accuracy_by_round(folder, "rounds")
+    figures.accuracy_by_round(folder, "rounds", results.named_rows(folder))
     pictures.draw(folder)
     results.print_table(folder, thesis.column_of(reading.flags(folder)))
     print(f"Results are in {folder}")
