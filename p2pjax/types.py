@@ -79,6 +79,9 @@ class Info(NamedTuple):
     served: Array | None = None  # [N] messages that a server sent to the agent
     bytes: Array | None = None  # [N] sent; None: 4 for each parameter of the payload
     models: ModelTraffic | None = None  # where each partial model has its own gossip
+    counted: Array | None = (
+        None  # [N] of what is sent, what a source counts, if not all
+    )
 
 
 class Split(NamedTuple):

@@ -389,6 +389,7 @@ class TestPANM:
             fetched = pulled.mask.sum(1)
             if t + 1 < 10:
                 assert (fetched == 4).all()
+                assert (pulled.counted == pulled.mask).all()
             elif (t + 1) % 5:
                 assert (fetched == 2).all()
                 assert (sizes[-1] == sizes[-2]).all()
@@ -402,6 +403,8 @@ class TestPANM:
                 )
                 is_matching = (t + 1) % 5 == 0
                 assert (cheap.mask.sum(1) == is_matching * num_examined).all()
+                counted = pulled.counted & pulled.mask
+                assert (counted.sum(1) == is_matching * num_examined).all()
                 is_examined = np.zeros((12, 12), bool)
                 agent, slot = np.nonzero(cheap.mask)
                 is_examined[agent, np.asarray(cheap.ids)[agent, slot]] = True

@@ -112,6 +112,7 @@ EXPERIMENT = Experiment(
         "loss",
         "worst_decile",
         "messages",
+        "messages_thesis",
         "bytes",
         "gini",
         "in_cluster",

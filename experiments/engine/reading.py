@@ -36,6 +36,7 @@ SCALARS = frozenset(
         "majority",
         "merged_in_cluster",
         "messages",
+        "messages_thesis",
         "num_diverged",
         "steps",
         "time",

@@ -346,6 +346,9 @@ def fetch_info(
     if arrived is not None:
         found = pair_values.recalled(arrived, Topology(fetched.ids, fetched.mask))
         received = jnp.where(fetched.mask, found.astype(jnp.float32), 0)
+    counted = fetched.counted
+    if counted is not None:
+        counted = none.at[fetched.ids].add(jnp.where(counted, used, 0))
     return Info(
         train_loss=loss,
         sent=none.at[fetched.ids].add(used),
@@ -353,4 +356,5 @@ def fetch_info(
         payload=none.at[fetched.ids].add(numbers),
         links=Links(fetched.ids, received),
         merged=Links(peers.ids, is_merged.astype(jnp.float32)),
+        counted=counted,
     )
