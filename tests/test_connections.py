@@ -11,7 +11,9 @@ from test_selection_contract import GUIDE, GUIDE_ROWS
 
 from experiments.connections import (
     data,
+    fronts,
     methods,
+    overview,
     pictures,
     results,
     sources,
@@ -21,7 +23,8 @@ from experiments.connections import (
 from experiments.connections.config import Config
 from experiments.connections.subject import Run
 from experiments.engine import reading, run_folder
-from experiments.engine.summary import summarize
+from experiments.engine.summary import SPEED, rounds_to_share_of_best, summarize
+from experiments.keep import kept_study
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import shakespeare
 from p2pjax.datasets.loaders.text import Documents
@@ -348,7 +351,7 @@ def test_a_run(run, capsys):
     assert metrics >= {"accuracy", "messages", "bytes", "gini", "merged_in_cluster"}
     said = capsys.readouterr().out
     assert "thesis" not in said
-    results.print_table(folder, ("rotation_2", True))
+    overview.print_table(folder, ("rotation_2", True))
     table = capsys.readouterr().out.splitlines()
     assert table[0].split()[-2:] == ["thesis,", "rotation_2"]
     assert table[1].split()[0].rstrip("*") == "sparse"
@@ -403,7 +406,7 @@ def test_best_accuracy_costs_what_was_sent_until_then():
         [row("a", 0, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.5, 0.4])],
         [row("a", 1, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.2, 0.9])],
     ]
-    assert results.at_best(runs) == pytest.approx((0.7, 4.5))
+    assert fronts.at_best(runs) == pytest.approx((0.7, 4.5))
 
 
 def test_a_run_may_lack_what_others_have(tmp_path):
@@ -414,19 +417,34 @@ def test_a_run_may_lack_what_others_have(tmp_path):
     assert [one["metric"] for one in found] == ["accuracy"]
 
 
+def test_speed_is_when_most_of_the_best_is_reached(tmp_path):
+    """Of each run, in summaries and in kept studies alike."""
+    for run, curve in enumerate([(0.1, 0.91, 1.0), (0.5, 0.2, 0.4), (0.1, 0.2, 0.3)]):
+        for number, accuracy in enumerate(curve, 1):
+            one = row("a", run, 5 * number, accuracy, 3 * number)
+            run_folder.append(tmp_path, "metrics.jsonl", one)
+    (found,) = summarize(tmp_path, "connections", (SPEED,))
+    assert (found["metric"], found["runs"]) == ("rounds_to_90%_of_best", 3)
+    assert found["mean"] == pytest.approx((10 + 5 + 15) / 3)
+    runs = [own for own in results.runs_by_method(tmp_path)["a"]]
+    (again,) = kept_study.summary_rows(runs, (SPEED,))
+    assert again["mean"] == pytest.approx(found["mean"])
+    assert rounds_to_share_of_best([{"round": 1, "accuracy": None}]) is None
+
+
 def test_stable_means_rounds_however_often_they_are_evaluated():
     rising = np.minimum(np.arange(1, 61) / 40, 0.5)  # flat from round 20 on
     for every in (1, 2, 4):
         runs = [[row("a", 0, n, rising[n - 1], 3 * n) for n in range(every, 61, every)]]
         accuracy = results.curves(runs, "accuracy")
-        windows = results._windows(runs)
+        windows = overview._windows(runs)
         assert statistics.top_ua_stable_max(accuracy, lengths=windows) == 0.5
 
 
 @pytest.mark.parametrize("every", [50, 400])
 def test_a_single_evaluation_is_not_stable(every):
     runs = [[row("a", 0, n, n / 2000, 3) for n in range(every, 2001, every)]]
-    windows = results._windows(runs)
+    windows = overview._windows(runs)
     accuracy = results.curves(runs, "accuracy")
     assert statistics.top_ua_stable_max(accuracy, lengths=windows) is None
 
@@ -541,7 +559,7 @@ def test_settings_are_told_apart(tmp_path, capsys):
     )
     assert results.alike(runs_of, "local", "pens") == "pens, max in load 3"
     assert results.alike(runs_of, "local", "oracle") is None
-    results.print_table(tmp_path, None)
+    overview.print_table(tmp_path, None)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0].rstrip("*") for line in lines[1:]] == list(runs_of)
     assert " 2.000 " in lines[3]  # twice the messages of random peers
@@ -673,7 +691,7 @@ class TestEveryMethod:
         shares = {
             name: results.share_at_the_end(runs) for name, runs in runs_of.items()
         }
-        top = {name: results.at_best(r)[0] for name, r in runs_of.items()}
+        top = {name: fronts.at_best(r)[0] for name, r in runs_of.items()}
         assert shares["oracle"] == 1
         assert shares["pens"] > 0.9 and shares["dac"] > 0.9 > shares["sparse"]
         assert min(top["oracle"], top["pens"], top["dac"]) > top["sparse"]

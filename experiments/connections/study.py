@@ -5,7 +5,14 @@ from pathlib import Path
 import jax
 
 from experiments.analysis import figures
-from experiments.connections import networks, pictures, results, sources, thesis
+from experiments.connections import (
+    networks,
+    overview,
+    pictures,
+    results,
+    sources,
+    thesis,
+)
 from experiments.connections.config import Config
 from experiments.connections.data import image_data_of_runs, text_data_of_runs
 from experiments.connections.limits import limits_of
@@ -16,6 +23,7 @@ from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs, own_examples
+from experiments.engine.summary import SPEED
 from p2pjax.datasets.loaders import text
 from p2pjax.evaluation.models import worst_decile
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
@@ -98,7 +106,7 @@ def report(config: Config, folder: Path) -> None:
     del config
     figures.accuracy_by_round(folder, "rounds", results.named_rows(folder))
     pictures.draw(folder)
-    results.print_table(folder, thesis.column_of(reading.flags(folder)))
+    overview.print_table(folder, thesis.column_of(reading.flags(folder)))
     print(f"Results are in {folder}")
 
 
@@ -117,5 +125,6 @@ EXPERIMENT = Experiment(
         "gini",
         "in_cluster",
         "merged_in_cluster",
+        SPEED,
     ),
 )

@@ -18,6 +18,7 @@ from experiments.engine.run_folder import Row, environment, plain
 from p2pjax.evaluation import statistics
 
 Runs = dict[int, list[Row]]  # evaluations of a scheme in a setting, by run
+SPEED = "rounds_to_90%_of_best"  # of convergence: until this share of a run's own best
 SPENT = ("round", "steps", "examples", "messages", "bytes")  # until a target
 
 
@@ -33,7 +34,8 @@ def summarize(
     Args:
       folder: of the run.
       experiment: its name.
-      names: metrics of the last evaluation; schemes without one are left out.
+      names: metrics of the last evaluation, or `SPEED`, of all; schemes without one
+        are left out.
       target: accuracy whose cost is told.
       run_id: of what determines the rows.
     """
@@ -42,7 +44,11 @@ def summarize(
     for runs in schemes:
         last = [run[-1] for run in runs.values()]
         for name in names:
-            rows += _row(last[0], name, [row.get(name) for row in last])
+            if name == SPEED:
+                values = [rounds_to_share_of_best(run) for run in runs.values()]
+            else:
+                values = [row.get(name) for row in last]
+            rows += _row(last[0], name, values)
         alone = alone_for(last[0], schemes)
         if alone is not None:
             gains = gains_over(runs, alone)
@@ -59,6 +65,22 @@ def summarize(
     }
     write_whole(folder / "summary.json", json.dumps(plain(summary), indent=1) + "\n")
     return rows
+
+
+def rounds_to_share_of_best(run: Sequence[Row], share: float = 0.9) -> int | None:
+    """The first round whose accuracy is a share of the run's best, or above it.
+
+    None if no accuracy is known.
+
+    Args:
+      run: evaluations, in order.
+      share: of the best accuracy.
+    """
+    known = [row for row in run if row.get("accuracy") is not None]
+    if not known:
+        return None
+    enough = share * max(row["accuracy"] for row in known)
+    return next(row["round"] for row in known if row["accuracy"] >= enough)
 
 
 def by_scheme(rows: Iterable[Row]) -> list[Runs]:

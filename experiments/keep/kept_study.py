@@ -16,6 +16,7 @@ import numpy as np
 from experiments.engine import reading
 from experiments.engine.reading import Summary
 from experiments.engine.row_kinds import WHERE, Row
+from experiments.engine.summary import SPEED, rounds_to_share_of_best
 from experiments.engine.untrusted_files import refusal, shown
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
@@ -208,8 +209,11 @@ def summary_rows(runs: Sequence[Sequence[Row]], names: Sequence[str]) -> list[Ro
     """The last value of every run, summed up over runs, by scheme and setting."""
     finals: dict[str, list[Row]] = {}
     for rows in runs:
-        group = json.dumps([rows[-1]["scheme"], rows[-1]["setting"]])
-        finals.setdefault(group, []).append(rows[-1])
+        last = rows[-1]
+        if SPEED in names and (speed := rounds_to_share_of_best(rows)) is not None:
+            last = last | {SPEED: speed}
+        group = json.dumps([last["scheme"], last["setting"]])
+        finals.setdefault(group, []).append(last)
     return [
         {
             "scheme": same[0]["scheme"],
