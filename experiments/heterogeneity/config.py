@@ -39,9 +39,9 @@ class Config(Common):
     )
     parts: tuple[str, ...] = names(
         ("near",),
-        "Rows of a class for agents of a cluster in the practical split of images: all, "
-        "some agents one more than others (near), or the same number each, what is left "
-        "over not used (same).",
+        "Rows of a class for agents of a cluster in the practical split of images: all "
+        "of them, so that some agents have one more than others (near), or the same "
+        "number each, and what is left over is not used (same).",
         among=PARTS,
         topic=DATA,
     )
