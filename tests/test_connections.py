@@ -537,6 +537,36 @@ def test_limits_and_views_are_factors(parse):
     assert shapes[0] == shapes[1] != shapes[2]  # a view is remembered
 
 
+def test_pairs_of_groups_are_studies_of_their_own(parse, tmp_path, capsys):
+    """Six pairs of four topics in one command, and the mean over them."""
+    flags = ("--study=text", "--pairs", "--methods=sparse,local", "--num_words=20")
+    small = ("--gru_units=4", "--num_agents=4", "--degree=1")
+    config = parse(*TINY, *flags, *small, experiment="connections")
+    jobs = study.make_jobs(config)
+    pairs = ["0+1", "0+2", "0+3", "1+2", "1+3", "2+3"]
+    assert [(job.scheme, job.setting["pair"]) for job in jobs] == [
+        (method, pair) for pair in pairs for method in ("sparse", "local")
+    ]
+    for job in jobs[::2]:
+        assert job.make_data().cluster.tolist() == [0, 0, 1, 1]
+    data_of_pairs = [job.make_data().train.examples["x"] for job in jobs[:4:2]]
+    assert not np.array_equal(*data_of_pairs)
+    for more in ("--num_clusters=4", "--study=rotation"):
+        with pytest.raises(InputError, match="--num_clusters=2 for --pairs, got"):
+            study.make_jobs(parse(*TINY, *flags, more, experiment="connections"))
+    for job in jobs:
+        top = 0.1 * pairs.index(job.setting["pair"]) + 0.2 * (job.scheme == "sparse")
+        one = row(job.scheme, 0, 1, top, 3 * (job.scheme == "sparse"))
+        one |= {"setting": job.setting, "parameters": 3, "bytes": 12}
+        run_folder.append(tmp_path, "metrics.jsonl", one)
+    overview.print_table(tmp_path, None)
+    mean = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert mean[2:] == [
+        "| sparse | 6 | .450 |  |  |  |",
+        "| local | 6 | .250 | -.200 | 0 of 6 | 0.00 |",
+    ]
+
+
 def test_settings_are_told_apart(tmp_path, capsys):
     """In tables, figures and scores; each is compared with random peers like it."""
     for scheme, limits in (("sparse", (3,)), ("pens", (3, "none")), ("local", (None,))):

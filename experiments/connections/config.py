@@ -95,9 +95,16 @@ class Config(Options):
         at_least=1,
         topic=DATA,
     )
+    pairs: bool = switch(
+        False,
+        "The study text for each pair of the four clusters with most users, one after "
+        "the other, whose mean is that of two clusters.",
+        topic=DATA,
+    )
     subreddits: tuple[str, ...] = names(
         ("politics", "leagueoflegends", "nba", "Bitcoin"),
-        "Clusters of --dataset=reddit, of which the first --num_clusters count. The "
-        "thesis has the mean over all pairs of these four where it has two.",
+        "Clusters of --dataset=reddit, of which the first --num_clusters count, or the "
+        "first four with --pairs: the thesis has the mean over all pairs of these four "
+        "where it has two.",
         topic=DATA,
     )

@@ -101,7 +101,11 @@ def pools(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     for name, own in settings.items():
         key = tuple(sorted((k, v) for k, v in own.items() if k not in OF_SIZES))
         found.setdefault(key, []).append(name)
-    return {" + ".join(names): names for names in found.values() if len(names) > 1}
+    return {
+        " + ".join(names) if len(names) == 2 else f"{len(names)} like {names[0]}": names
+        for names in found.values()
+        if len(names) > 1
+    }
 
 
 def draw(axes: Axes, runs_of: Mapping[str, Runs]) -> None:

@@ -8,11 +8,13 @@ from experiments.connections import fronts
 from experiments.connections.results import (
     Runs,
     alike,
+    by_pair,
     curves,
     method_of,
     runs_by_method,
     share_at_the_end,
 )
+from experiments.connections.score_tables import average_table
 from experiments.connections.thesis import printed
 from p2pjax.evaluation import statistics
 
@@ -56,6 +58,10 @@ def print_table(folder: Path, column: tuple[str, bool] | None) -> None:
             f"{_number(share_at_the_end(runs), '.3f'):<10}"
             f"{'' if known is None else f' {known:.2f}'}"
         )
+    pairs = by_pair(runs_of)
+    if len(pairs) > 1:
+        methods = list(dict.fromkeys(name for own in pairs.values() for name in own))
+        print("\n" + average_table(pairs, methods))
 
 
 def _windows(runs: Runs) -> list[int]:

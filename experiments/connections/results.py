@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from experiments.engine import reading
 from experiments.engine.row_kinds import Row
 
+PAIR = "pair"  # in settings: which two groups of texts
 Runs = list[list[Row]]  # evaluations of every run
 
 
@@ -30,8 +32,30 @@ def named_links(folder: Path) -> list[Row]:
 
 
 def _named(row: Row) -> Row:
-    setting = (f"{k.replace('_', ' ')} {v}" for k, v in row["setting"].items())
-    return row | {"scheme": ", ".join([row["scheme"], *setting]), "of": row["scheme"]}
+    name = _label(row["scheme"], row["setting"])
+    return row | {"scheme": name, "of": row["scheme"]}
+
+
+def _label(method: str, setting: Mapping[str, Any]) -> str:
+    return ", ".join(
+        [method, *(f"{k.replace('_', ' ')} {setting[k]}" for k in setting)]
+    )
+
+
+def by_pair(runs_of: Mapping[str, Runs]) -> dict[str, dict[str, Runs]]:
+    """Runs by method with the rest of its setting, for each pair of groups of texts.
+
+    Without pairs all are those of the pair "".
+
+    Args:
+      runs_of: by method with its setting.
+    """
+    found: dict[str, dict[str, Runs]] = {}
+    for runs in runs_of.values():
+        rest = dict(runs[0][0]["setting"])
+        of_pair = found.setdefault(str(rest.pop(PAIR, "")), {})
+        of_pair[_label(method_of(runs), rest)] = runs
+    return found
 
 
 def runs_by_method(folder: Path) -> dict[str, Runs]:

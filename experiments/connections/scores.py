@@ -79,11 +79,13 @@ def print_scores(arguments: Sequence[str], averages: bool = False) -> None:
         is_taken = folder.name in {Path(name).name for name in names.values()}
         new = str(folder) if is_taken else folder.name
         name = names.setdefault(tuple(sorted(same)), shown(new))
-        told_apart[name] = dict(same)
-        _add(studies.setdefault(name, {}), finished(folder, settings), folder)
-        column = thesis.column_of(settings)
-        if column is not None:
-            printed[name] = column
+        for pair, found in results.by_pair(finished(folder, settings)).items():
+            column = f"{name}, {shown(pair)}" if pair else name
+            told_apart[column] = dict(same)
+            _add(studies.setdefault(column, {}), found, folder)
+            in_print = thesis.column_of(settings)
+            if in_print is not None:
+                printed[column] = in_print
     methods = list(dict.fromkeys(name for study in studies.values() for name in study))
     if not methods:
         raise InputError(

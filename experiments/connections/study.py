@@ -25,26 +25,53 @@ from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs, own_examples
 from experiments.engine.summary import SPEED
 from p2pjax.datasets.loaders import text
+from p2pjax.datasets.loaders.text import Documents
 from p2pjax.evaluation.models import worst_decile
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.tasks.task import Task
-from p2pjax.types import Array, FederatedData, Models
+from p2pjax.types import Array, FederatedData, InputError, Models
 
 
 def make_data_and_subject(config: Config) -> tuple[dict[int, FederatedData], Subject]:
     """The data of all runs, by their numbers, and what is learned from it."""
     if config.study == "text":
-        corpus = text.encode(sources.load_documents(config), config.num_words)
-        subject = networks.text_subject(config, corpus.vocabulary.num_ids)
-        return text_data_of_runs(config, corpus), subject
+        return _of_texts(config, sources.load_documents(config))
     examples = sources.load_examples(config)
     subject = networks.image_subject(config, examples)
     return image_data_of_runs(config, examples), subject
 
 
+def _of_texts(
+    config: Config, documents: Documents
+) -> tuple[dict[int, FederatedData], Subject]:
+    corpus = text.encode(documents, config.num_words)
+    subject = networks.text_subject(config, corpus.vocabulary.num_ids)
+    return text_data_of_runs(config, corpus), subject
+
+
 def make_jobs(config: Config) -> list[Job]:
-    """All runs of all methods."""
-    of_runs, subject = make_data_and_subject(config)
+    """All runs of all methods, for each pair of groups where there are pairs."""
+    if not config.pairs:
+        return _jobs_of(config, {}, *make_data_and_subject(config))
+    if config.study != "text" or config.num_clusters != "2":
+        raise InputError(
+            "Need --study=text and --num_clusters=2 for --pairs, got "
+            f"--study={config.study} and --num_clusters={config.num_clusters}."
+        )
+    pairs = sources.pairs_of_groups(sources.load_documents(config))
+    return [
+        job
+        for name, documents in pairs.items()
+        for job in _jobs_of(config, {results.PAIR: name}, *_of_texts(config, documents))
+    ]
+
+
+def _jobs_of(
+    config: Config,
+    pair: dict[str, str],
+    of_runs: dict[int, FederatedData],
+    subject: Subject,
+) -> list[Job]:
     programs = [
         (method, setting, build_programs(method, subject._replace(limits=own), of_runs))
         for method in config.methods or default_methods(subject)
@@ -56,7 +83,12 @@ def make_jobs(config: Config) -> list[Job]:
         job
         for method, setting, of_run in programs
         for job in jobs_of_runs(
-            config, method, setting, of_run.__getitem__, held.__getitem__, facts=facts
+            config,
+            method,
+            pair | setting,
+            of_run.__getitem__,
+            held.__getitem__,
+            facts=facts,
         )
     ]
 
