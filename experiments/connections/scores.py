@@ -1,6 +1,6 @@
 """Methods of choosing peers side by side, over several studies.
 
-    python -m experiments.connection_scores [--averages] WORKDIR [WORKDIR...]
+    python -m experiments.connection_scores WORKDIR [WORKDIR...] [--averages]
 
 Every study of `experiments.connections` is a column: a work folder, or several that
 differ in nothing but methods, rounds and runs. Runs of the same number have the same
