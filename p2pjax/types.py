@@ -82,6 +82,8 @@ class Info(NamedTuple):
     # [N] messages that a robust rule did not count since they were not finite: of those
     # that the agent received or, where a server dropped them, sent. None without a rule
     rejected: Array | None = None
+    # [N] of what is sent, what a source counts, if not all
+    counted: Array | None = None
 
 
 class Split(NamedTuple):

@@ -11,7 +11,9 @@ from test_selection_contract import GUIDE, GUIDE_ROWS
 
 from experiments.connections import (
     data,
+    fronts,
     methods,
+    overview,
     pictures,
     results,
     sources,
@@ -21,7 +23,8 @@ from experiments.connections import (
 from experiments.connections.config import Config
 from experiments.connections.subject import Run
 from experiments.engine import reading, run_folder
-from experiments.engine.summary import summarize
+from experiments.engine.summary import SPEED, rounds_to_share_of_best, summarize
+from experiments.keep import kept_study
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import shakespeare
 from p2pjax.datasets.loaders.text import Documents
@@ -121,6 +124,20 @@ class TestDataOfTheThesis:
         np.testing.assert_array_equal(found.cluster, np.arange(100) // 50)
         small = data_of(study="vehicles_animals", train_size=100)
         assert small.train.size.tolist() == [100] * 50 + [96] * 50
+
+    def test_superclasses(self):
+        names = ("a", "b", "c", "a", "b", "b", "b", "b", "b", "b")
+        found = data_of(study="superclasses", superclasses=names, num_agents=30)
+        group = np.unique(names, return_inverse=True)[1]
+        own = group == np.arange(30)[:, None] // 10
+        np.testing.assert_array_equal(counts(found.train) > 0, own)
+        np.testing.assert_array_equal(found.cluster, np.arange(30) // 10)
+        alike = tuple("animal" if n in range(2, 8) else "vehicle" for n in range(10))
+        found = data_of(study="superclasses", superclasses=alike)
+        other = data_of(study="vehicles_animals")
+        np.testing.assert_array_equal(
+            found.train.examples["y"], other.train.examples["y"]
+        )
 
     def test_pathological(self):
         found = data_of(study="pathological")
@@ -233,6 +250,12 @@ class TestUsersAreAgents:
         ({"study": "pathological"}, 5, "even number of classes, .* got 5"),
         ({"study": "practical"}, 2, "4 or more, .* got 2"),
         ({"study": "vehicles_animals"}, 4, "ten classes of CIFAR-10 .* got 4"),
+        ({"study": "superclasses"}, 4, "each of 4 classes, .* got 0 of which 0"),
+        (
+            {"study": "superclasses", "superclasses": ("a",) * 4},
+            4,
+            "two different ones or more, got 4 of which 1",
+        ),
     ],
 )
 def test_classes_that_a_study_cannot_use(changes, num_classes, message):
@@ -330,7 +353,7 @@ def test_a_run(run, capsys):
     assert metrics >= {"accuracy_before", "majority", "worst_class_accuracy"}
     said = capsys.readouterr().out
     assert "thesis" not in said
-    results.print_table(folder, ("rotation_2", True))
+    overview.print_table(folder, ("rotation_2", True))
     table = capsys.readouterr().out.splitlines()
     assert table[0].split()[-2:] == ["thesis,", "rotation_2"]
     assert table[1].split()[0].rstrip("*") == "sparse"
@@ -385,7 +408,7 @@ def test_best_accuracy_costs_what_was_sent_until_then():
         [row("a", 0, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.5, 0.4])],
         [row("a", 1, n, accuracy, 3 * n) for n, accuracy in enumerate([0.1, 0.2, 0.9])],
     ]
-    assert results.at_best(runs) == pytest.approx((0.7, 4.5))
+    assert fronts.at_best(runs) == pytest.approx((0.7, 4.5))
 
 
 def test_a_run_may_lack_what_others_have(tmp_path):
@@ -396,19 +419,34 @@ def test_a_run_may_lack_what_others_have(tmp_path):
     assert [one["metric"] for one in found] == ["accuracy"]
 
 
+def test_speed_is_when_most_of_the_best_is_reached(tmp_path):
+    """Of each run, in summaries and in kept studies alike."""
+    for run, curve in enumerate([(0.1, 0.91, 1.0), (0.5, 0.2, 0.4), (0.1, 0.2, 0.3)]):
+        for number, accuracy in enumerate(curve, 1):
+            one = row("a", run, 5 * number, accuracy, 3 * number)
+            run_folder.append(tmp_path, "metrics.jsonl", one)
+    (found,) = summarize(tmp_path, "connections", (SPEED,))
+    assert (found["metric"], found["runs"]) == ("rounds_to_90%_of_best", 3)
+    assert found["mean"] == pytest.approx((10 + 5 + 15) / 3)
+    runs = [own for own in results.runs_by_method(tmp_path)["a"]]
+    (again,) = kept_study.summary_rows(runs, (SPEED,))
+    assert again["mean"] == pytest.approx(found["mean"])
+    assert rounds_to_share_of_best([{"round": 1, "accuracy": None}]) is None
+
+
 def test_stable_means_rounds_however_often_they_are_evaluated():
     rising = np.minimum(np.arange(1, 61) / 40, 0.5)  # flat from round 20 on
     for every in (1, 2, 4):
         runs = [[row("a", 0, n, rising[n - 1], 3 * n) for n in range(every, 61, every)]]
         accuracy = results.curves(runs, "accuracy")
-        windows = results._windows(runs)
+        windows = overview._windows(runs)
         assert statistics.top_ua_stable_max(accuracy, lengths=windows) == 0.5
 
 
 @pytest.mark.parametrize("every", [50, 400])
 def test_a_single_evaluation_is_not_stable(every):
     runs = [[row("a", 0, n, n / 2000, 3) for n in range(every, 2001, every)]]
-    windows = results._windows(runs)
+    windows = overview._windows(runs)
     accuracy = results.curves(runs, "accuracy")
     assert statistics.top_ua_stable_max(accuracy, lengths=windows) is None
 
@@ -457,6 +495,7 @@ def test_column_of_the_thesis(flags, column):
         (("--study=text", "--methods=aucccr"), "leave it out of --methods"),
         (("--test_share=1.5",), "need less than 1, got 1.5"),
         (("--methods=dac", "--view_size=3"), "above the 3 peers averaged with"),
+        (("--methods=dac", "--view_size=8,0"), "up to all 7 others, got 8: 0 is all"),
         (("--train_size=5",), "each of the 10 classes of agent 0, got a size of 5"),
         (("--study=text", "--first_run=1"), "Need --first_run=0 for generated texts"),
         (("--num_clusters=3",), "need one of 2, 4, got '3'"),
@@ -468,6 +507,97 @@ def test_column_of_the_thesis(flags, column):
 def test_refusals(parse, flags, message):
     with pytest.raises(InputError, match=message):
         study.make_jobs(parse(*TINY, *flags, experiment="connections"))
+
+
+def test_limits_and_views_are_factors(parse):
+    """A value each, of the methods to which it means something; 0 is no limit."""
+    flags = ("--methods=sparse,pens,local", "--max_in_load=3,0", "--view_size=4,0")
+    jobs = study.make_jobs(parse(*TINY, *flags, experiment="connections"))
+    assert [(job.scheme, job.setting) for job in jobs] == [
+        ("sparse", {"max_in_load": 3}),
+        ("sparse", {"max_in_load": "none"}),
+        *(
+            ("pens", {"max_in_load": limit, "view_size": size})
+            for limit in (3, "none")
+            for size in (4, "all")
+        ),
+        ("local", {}),
+    ]
+    assert len({id(job.program.algorithm) for job in jobs}) == len(jobs)
+    # A round of a study with one value is that of the study with several.
+    (alone,) = study.make_jobs(
+        parse(*TINY, "--methods=pens", "--max_in_load=3", experiment="connections")
+    )
+    assert alone.setting == {}
+    shapes = [
+        jax.tree.map(
+            jax.numpy.shape,
+            jax.eval_shape(job.program.algorithm.init, job.key, job.make_data()),
+        )
+        for job in (alone, jobs[3], jobs[2])
+    ]
+    assert shapes[0] == shapes[1] != shapes[2]  # a view is remembered
+
+
+def test_pairs_of_groups_are_studies_of_their_own(parse, tmp_path, capsys):
+    """Six pairs of four topics in one command, and the mean over them."""
+    flags = ("--study=text", "--pairs", "--methods=sparse,local", "--num_words=20")
+    small = ("--gru_units=4", "--num_agents=4", "--degree=1")
+    config = parse(*TINY, *flags, *small, experiment="connections")
+    jobs = study.make_jobs(config)
+    pairs = ["0+1", "0+2", "0+3", "1+2", "1+3", "2+3"]
+    assert [(job.scheme, job.setting["pair"]) for job in jobs] == [
+        (method, pair) for pair in pairs for method in ("sparse", "local")
+    ]
+    for job in jobs[::2]:
+        assert job.make_data().cluster.tolist() == [0, 0, 1, 1]
+    data_of_pairs = [job.make_data().train.examples["x"] for job in jobs[:4:2]]
+    assert not np.array_equal(*data_of_pairs)
+    for more in ("--num_clusters=4", "--study=rotation"):
+        with pytest.raises(InputError, match="--num_clusters=2 for --pairs, got"):
+            study.make_jobs(parse(*TINY, *flags, more, experiment="connections"))
+    for job in jobs:
+        top = 0.1 * pairs.index(job.setting["pair"]) + 0.2 * (job.scheme == "sparse")
+        one = row(job.scheme, 0, 1, top, 3 * (job.scheme == "sparse"))
+        one |= {"setting": job.setting, "parameters": 3, "bytes": 12}
+        run_folder.append(tmp_path, "metrics.jsonl", one)
+    overview.print_table(tmp_path, None)
+    mean = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert mean[2:] == [
+        "| sparse | 6 | .450 |  |  |  |",
+        "| local | 6 | .250 | -.200 | 0 of 6 | 0.00 |",
+    ]
+
+
+def test_settings_are_told_apart(tmp_path, capsys):
+    """In tables, figures and scores; each is compared with random peers like it."""
+    for scheme, limits in (("sparse", (3,)), ("pens", (3, "none")), ("local", (None,))):
+        for limit in limits:
+            setting = {} if limit is None else {"max_in_load": limit}
+            for number in (1, 2):
+                sent = 0 if scheme == "local" else (1 + (limit == "none")) * number
+                one = row(scheme, 0, number, 0.5 + sent / 10, sent, share=0.5)
+                one |= {"setting": setting, "parameters": 3, "bytes": 12 * sent}
+                run_folder.append(tmp_path, "metrics.jsonl", one)
+    runs_of = results.runs_by_method(tmp_path)
+    assert list(runs_of) == [
+        "sparse, max in load 3",
+        "pens, max in load 3",
+        "pens, max in load none",
+        "local",
+    ]
+    assert results.alike(runs_of, "pens, max in load 3", "sparse") == next(
+        iter(runs_of)
+    )
+    assert results.alike(runs_of, "local", "pens") == "pens, max in load 3"
+    assert results.alike(runs_of, "local", "oracle") is None
+    overview.print_table(tmp_path, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0].rstrip("*") for line in lines[1:]] == list(runs_of)
+    assert " 2.000 " in lines[3]  # twice the messages of random peers
+    pictures.draw(tmp_path)
+    assert_drawn(tmp_path, "pareto", *runs_of)
+    assert_drawn(tmp_path, "in_cluster_by_round", *runs_of)
 
 
 def test_the_guide_adds_a_method(parse):
@@ -593,7 +723,7 @@ class TestEveryMethod:
         shares = {
             name: results.share_at_the_end(runs) for name, runs in runs_of.items()
         }
-        top = {name: results.at_best(r)[0] for name, r in runs_of.items()}
+        top = {name: fronts.at_best(r)[0] for name, r in runs_of.items()}
         assert shares["oracle"] == 1
         assert shares["pens"] > 0.9 and shares["dac"] > 0.9 > shares["sparse"]
         assert min(top["oracle"], top["pens"], top["dac"]) > top["sparse"]

@@ -309,6 +309,8 @@ POSITION = {
         (("tallies", 0, "payload"), None),
         (("tallies", 0, "payload"), float("inf")),
         (("tallies", 0, "delivered"), 10**400),
+        (("tallies", 0, "counted"), None),
+        (("tallies", 0, "counted"), -1.0),
         (("tallies", 0, "links"), [[0, 2, 1]]),
         (("tallies", 0, "links"), [[-1, 0, 1]]),
         (("tallies", 0, "links"), [[0, 1]]),

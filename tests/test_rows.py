@@ -57,6 +57,22 @@ def test_counts_add_up_over_evaluations():
     np.testing.assert_array_equal(second.links, 2 * first.links)
 
 
+def test_what_a_source_counts_is_counted_beside_all():
+    some = TWO_ROUNDS._replace(counted=np.float32([[1, 0, 0], [0, 1, 1]]))
+    first = rows.counted(rows.nothing(3), 2, some)
+    again = rows.from_json(json.loads(json.dumps(rows.to_json(first))))
+    second = rows.counted(again, 4, some)
+    assert (first.counted, second.counted) == (1.0, 2.0)
+    assert row_of(second, some)["messages_thesis"] == 2.0
+    assert row_of(second, some)["messages"] == pytest.approx(16 / 3)
+    # Of rounds before there is no count: none is made up.
+    before = rows.counted(rows.nothing(3), 2, TWO_ROUNDS)
+    assert "counted" not in rows.to_json(before)
+    later = rows.counted(before, 4, some)
+    assert later.counted is None
+    assert "messages_thesis" not in row_of(later, some)
+
+
 def test_counts_survive_a_checkpoint_bit_by_bit():
     info = TWO_ROUNDS._replace(payload=np.float32([[0.1, 0.7, 1e9]]))
     tally = rows.counted(rows.nothing(3), 2, info)

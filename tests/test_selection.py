@@ -389,6 +389,7 @@ class TestPANM:
             fetched = pulled.mask.sum(1)
             if t + 1 < 10:
                 assert (fetched == 4).all()
+                assert (pulled.counted == pulled.mask).all()
             elif (t + 1) % 5:
                 assert (fetched == 2).all()
                 assert (sizes[-1] == sizes[-2]).all()
@@ -402,6 +403,8 @@ class TestPANM:
                 )
                 is_matching = (t + 1) % 5 == 0
                 assert (cheap.mask.sum(1) == is_matching * num_examined).all()
+                counted = pulled.counted & pulled.mask
+                assert (counted.sum(1) == is_matching * num_examined).all()
                 is_examined = np.zeros((12, 12), bool)
                 agent, slot = np.nonzero(cheap.mask)
                 is_examined[agent, np.asarray(cheap.ids)[agent, slot]] = True
@@ -567,6 +570,34 @@ class TestDiPLe:
         assert pulled.mask.sum(1).tolist() == [2, 0, 0, 0]
         assert row(peers, 1) == {1: 1.0}
 
+    def test_useless_peers_come_back_by_chance(self):
+        models = Variables({"x": jnp.asarray([0.5, 1.5, -3.0, 0.6])}, {})
+        look = make_peer_view(
+            TOY,
+            equal_weights=False,
+            probe=None,
+            local=(),
+            agent_loop=agent_loop.IN_PLACE,
+        )
+        world = jax.tree.map(jnp.asarray, toy_world([0.8, 1.5, -3.0, 0.6]))
+        view = look(tables.all_others(4), models, models.params, world)
+        ask = chooser(line_search(return_probability=0.25), view)
+        found = [ask(t, jnp.zeros((4, 4)))[1].mask for t in range(40)]
+        # Three peers of each of four agents, forty times.
+        assert np.mean(found) == pytest.approx(0.25, abs=0.06)
+        _, pulled, shares = ask(0, jnp.zeros((4, 4)).at[0, 1].set(1.0))
+        assert pulled.mask[0, 0] and shares[0, 1] == 0.30078125
+        with pytest.raises(InputError, match="between 0 and 1, got 1.5: 0 asks"):
+            line_search(return_probability=1.5)
+
+    def test_a_search_on_validation_examples_needs_some(self):
+        world = toy_world()
+        empty = Split({"c": np.zeros((4, 0), "f4")}, np.zeros(4, "i4"))
+        search = line_search(on_valid=True)
+        algorithm = diple(TOY, TOY_LEARNER, batch_size=1, selection=search)
+        with pytest.raises(InputError, match="Need validation examples for a line"):
+            run(algorithm, world._replace(valid=empty), 1)
+
     def test_useless_peers_are_not_asked_under_a_cap_either(self):
         models = Variables({"x": jnp.zeros(8)}, {})
         look = make_peer_view(
@@ -584,11 +615,21 @@ class TestDiPLe:
             _, pulled, _ = ask(t, shares)
             assert pulled.mask.any() and (pulled.ids[pulled.mask] < 4).all()
 
-    def test_a_cycle_step_by_step(self):
+    @pytest.mark.parametrize("from_start", [False, True])
+    def test_a_cycle_step_by_step(self, from_start):
         """Two agents that ask each other, scalar models, in plain Python."""
         targets, rate = np.array([1.0, 2.0]), 0.5
-        algorithm = diple(TOY, TOY_LEARNER, batch_size=1, num_iterations=2)
-        states, info = played(algorithm, toy_world(targets), 3)
+        valid = np.array([1.4, 1.2]) if from_start else targets
+        algorithm = diple(
+            TOY,
+            TOY_LEARNER,
+            batch_size=1,
+            num_iterations=2,
+            selection=line_search(on_valid=from_start),
+            from_start=from_start,
+        )
+        world = toy_world(targets)._replace(valid=toy_world(valid).train)
+        states, info = played(algorithm, world, 3)
         x, shares = np.ones(2), np.full((2, 2), 0.5)
         for cycle in range(3):
             h = x - rate * (x - targets)
@@ -596,11 +637,14 @@ class TestDiPLe:
             for n, j in ((0, 1), (1, 0)):
                 is_asked = shares[n, j] > 0
                 if is_asked:
-                    found = float(bisect(line_slope(h, targets, n, j), 0.005))
+                    looks = np.where(np.arange(2) == n, x if from_start else h, h)
+                    found = float(bisect(line_slope(looks, valid, n, j), 0.005))
                     shares[n, j] = found if found >= 0.0025 else 0.0
                 weight[n] = np.array([0.5, 0.5])
                 weight[n, j] = shares[n, j] if is_asked else 0
-                assert info.received[cycle, n] == (3 if is_asked else 0)
+                # Once to look, and in each iteration if it counts.
+                used = 2 * (weight[n, j] > 0)
+                assert info.received[cycle, n] == (1 + used if is_asked else 0)
             weight /= weight.sum(1, keepdims=True)
             best, best_loss = h.copy(), np.full(2, np.inf)
             x = h

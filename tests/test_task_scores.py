@@ -66,6 +66,24 @@ def test_the_table_of_several_folders(tmp_path, capsys):
     assert len(lines) == 5
 
 
+def test_averages_over_partners():
+    """As the thesis has two tasks together: the mean over the other one."""
+    more = [
+        row
+        for run in range(3)
+        for row in (
+            *rows("mt", "tags+words", "clustered", run, [0.2, 0.3]),
+            *rows("mt", "speakers+tags+words", "clustered", run, [0.9, 0.3]),
+        )
+    ]
+    lines = scores.average_table([*ALONE, *TOGETHER, *more]).splitlines()
+    assert lines[2:5] == [
+        "| f1_tags | cts | random | 1 | 1 | 0.6000 |  |",
+        "| f1_tags | mt | clustered | 2 | 2 | 0.5000 | -16.7% |",  # .7 and .3
+        "| f1_tags | mt | clustered | 3 | 1 | 0.9000 | +50.0% |",
+    ]
+
+
 def test_what_cannot_be_shown(tmp_path):
     with pytest.raises(InputError, match="at least one run, got none"):
         scores.print_table([])

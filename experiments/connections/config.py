@@ -7,7 +7,14 @@ from experiments.connections.options import Options
 from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, choice, integer, names, number, switch
 
-IMAGE_STUDIES = ("rotation", "swap", "vehicles_animals", "pathological", "practical")
+IMAGE_STUDIES = (
+    "rotation",
+    "swap",
+    "vehicles_animals",
+    "superclasses",
+    "pathological",
+    "practical",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +32,13 @@ class Config(Options):
     )
     num_clusters: str = choice(
         "2", ("2", "4"), "Clusters of the studies rotation, swap and text."
+    )
+    superclasses: tuple[str, ...] | None = names(
+        None,
+        "Names of the superclasses that the classes belong to, one for each class in "
+        "the order of the classes: agents of --study=superclasses have the classes of "
+        "one of them.",
+        distinct=False,
     )
     network: str | None = choice(
         None,
@@ -81,9 +95,16 @@ class Config(Options):
         at_least=1,
         topic=DATA,
     )
+    pairs: bool = switch(
+        False,
+        "The study text for each pair of the four clusters with most users, one after "
+        "the other, whose mean is that of two clusters.",
+        topic=DATA,
+    )
     subreddits: tuple[str, ...] = names(
         ("politics", "leagueoflegends", "nba", "Bitcoin"),
-        "Clusters of --dataset=reddit, of which the first --num_clusters count. The "
-        "thesis has the mean over all pairs of these four where it has two.",
+        "Clusters of --dataset=reddit, of which the first --num_clusters count, or the "
+        "first four with --pairs: the thesis has the mean over all pairs of these four "
+        "where it has two.",
         topic=DATA,
     )

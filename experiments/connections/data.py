@@ -3,8 +3,8 @@
 Agents are numbered cluster by cluster, and `FederatedData.cluster` says who belongs
 where. `rotation` and `swap` deal every class evenly, or give each agent the images of
 one user, and then turn the images, or exchange two labels, of all clusters but the
-first. `vehicles_animals` and `pathological` give every cluster classes of its own,
-`practical` most of two classes and a little of the others.
+first. `vehicles_animals`, `superclasses` and `pathological` give every cluster classes
+of its own, `practical` most of two classes and a little of the others.
 `text` takes users who write in one place: a subreddit, a group of plays, a topic.
 """
 
@@ -51,9 +51,11 @@ def _labels_of_clusters(config: Config, num_classes: int) -> list[tuple[int, ...
         if num_classes != sum(map(len, labels)):
             raise InputError(
                 "Need the ten classes of CIFAR-10 for --study=vehicles_animals, got "
-                f"{num_classes}."
+                f"{num_classes}: choose --study=superclasses for other data."
             )
         return labels
+    if config.study == "superclasses":
+        return _of_superclasses(config.superclasses or (), num_classes)
     if config.study in ("pathological", "practical"):
         if num_classes < 4 or num_classes % 2:
             raise InputError(
@@ -62,6 +64,21 @@ def _labels_of_clusters(config: Config, num_classes: int) -> list[tuple[int, ...
             )
         return [(first, first + 1) for first in range(0, num_classes, 2)]
     return [tuple(range(num_classes))]
+
+
+def _of_superclasses(names: tuple[str, ...], num_classes: int) -> list[tuple[int, ...]]:
+    """Classes of every superclass, in the order in which they are named first."""
+    distinct = tuple(dict.fromkeys(names))
+    if len(names) != num_classes or len(distinct) < 2:
+        raise InputError(
+            f"Need --superclasses with a name for each of {num_classes} classes, two "
+            f"different ones or more, got {len(names)} of which {len(distinct)} are "
+            "different."
+        )
+    return [
+        tuple(label for label, own in enumerate(names) if own == name)
+        for name in distinct
+    ]
 
 
 def image_data(

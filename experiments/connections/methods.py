@@ -47,7 +47,7 @@ def _pulling(
     return pull(
         subject.task,
         subject.optimizer,
-        _capped(config, selection, sees_all=graph is None),
+        _capped(subject, selection, sees_all=graph is None),
         graph,
         batch_size=config.batch_size,
         probe=make_probe(subject, run.data),
@@ -55,18 +55,18 @@ def _pulling(
     )
 
 
-def _capped(config: Options, selection: Selection, sees_all: bool) -> Selection:
-    """Under the caps of the config; a graph says whom agents know."""
-    if config.view_size is not None and sees_all:
-        if config.view_size <= config.num_peers:
+def _capped(subject: Subject, selection: Selection, sees_all: bool) -> Selection:
+    """Under the limits of the study; a graph says whom agents know."""
+    max_requests, size = subject.limits
+    least, most = subject.config.num_peers + 1, len(subject.cluster) - 1
+    if size and sees_all:
+        if not least <= size <= most:
             raise InputError(
-                f"Need --view_size above the {config.num_peers} peers averaged with, "
-                f"which stay known, got {config.view_size}."
+                f"Need --view_size above the {least - 1} peers averaged with, which "
+                f"stay known, and up to all {most} others, got {size}: 0 is all."
             )
-        selection = partial_view(selection, config.view_size)
-    if config.max_in_load is not None:
-        selection = limit_requests(selection, config.max_in_load)
-    return selection
+        selection = partial_view(selection, size)
+    return limit_requests(selection, max_requests) if max_requests else selection
 
 
 def _sparse(subject: Subject, run: Run) -> Algorithm:
@@ -137,12 +137,18 @@ def _l2c(subject: Subject, run: Run) -> Algorithm:
 def _diple(subject: Subject, run: Run) -> Algorithm:
     del run
     config = subject.config
-    chosen = _capped(config, line_search(num_peers=config.num_peers), sees_all=True)
+    search = line_search(
+        num_peers=config.num_peers,
+        on_valid=config.search_on_valid,
+        return_probability=config.return_probability,
+    )
+    chosen = _capped(subject, search, sees_all=True)
     return diple(
         subject.task,
         subject.optimizer,
         batch_size=config.batch_size,
         selection=chosen,
+        from_start=config.search_from_start,
         num_iterations=config.iterations,
         agent_loop=agent_loop(config, subject.task),
     )

@@ -3,7 +3,7 @@
 import dataclasses
 
 from experiments.engine.config import Common
-from experiments.engine.fields import TRAINING, integer, number, switch
+from experiments.engine.fields import TRAINING, integer, integers, number, switch
 
 MOST = 10**6  # rounds and agents that a method may be told of
 
@@ -74,6 +74,25 @@ class Options(Common):
     iterations: int = integer(
         5, "Averages in a cycle of DiPLe.", at_least=1, at_most=MOST, topic=TRAINING
     )
+    search_on_valid: bool = switch(
+        False,
+        "DiPLe looks for weights of peers on validation examples, not on those that "
+        "agents train on.",
+        topic=TRAINING,
+    )
+    search_from_start: bool = switch(
+        False,
+        "DiPLe looks at peers from the averaged model that a cycle starts with, not "
+        "from what it was trained to since.",
+        topic=TRAINING,
+    )
+    return_probability: float = number(
+        0.0,
+        "That DiPLe may ask a peer of weight 0 again, in each cycle.",
+        at_least=0,
+        at_most=1,
+        topic=TRAINING,
+    )
     clique_size: int = integer(
         10,
         "Most agents of a clique of D-Cliques.",
@@ -98,20 +117,16 @@ class Options(Common):
         at_most=MOST,
         topic=TRAINING,
     )
-    max_in_load: int | None = integer(
-        None,
-        "Most agents that may fetch from one agent in a round, but for d_cliques; no "
-        "limit if not given.",
-        at_least=1,
-        at_most=MOST,
+    max_in_load: tuple[int, ...] = integers(
+        (0,),
+        "Most agents that may fetch from one agent in a round, but for d_cliques; 0 is "
+        "no limit. Several are run one after the other.",
         topic=TRAINING,
     )
-    view_size: int | None = integer(
-        None,
+    view_size: tuple[int, ...] = integers(
+        (0,),
         "Agents that each agent knows at a time, by gossip, more than --degree, where "
-        "methods have no graph; all if not given.",
-        at_least=2,
-        at_most=MOST,
+        "methods have no graph; 0 is all. Several are run one after the other.",
         topic=TRAINING,
     )
     score_before: bool = switch(

@@ -7,14 +7,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.analysis import figures, lines
+from experiments.connections import fronts
 from experiments.connections.results import (
     Runs,
-    at_best,
-    front,
     in_cluster,
+    named_links,
+    named_rows,
     runs_by_method,
 )
-from experiments.engine import reading
 from experiments.engine.row_kinds import Row
 
 
@@ -27,19 +27,9 @@ def draw(folder: Path) -> None:
 
 
 def _draw_pareto(folder: Path, runs_of: Mapping[str, Runs]) -> None:
-    """Best accuracies against messages until then; the front is a line."""
+    """Best accuracies against messages until then; the fronts are lines."""
     figure, axes = lines.new_figure("messages sent by an agent until its run's best")
-    score, cost = np.array([at_best(runs) for runs in runs_of.values()]).T
-    is_front = front(runs_of)
-    order = np.argsort(cost[is_front])
-    axes.plot(cost[is_front][order], score[is_front][order], "-", c="0.7", zorder=1)
-    for position, name in enumerate(runs_of):
-        color = lines.color_of(position, list(runs_of))
-        marker = "D" if is_front[position] else "o"
-        label = name.replace("_", " ")
-        axes.plot(cost[position], score[position], marker, c=color, label=label)
-    smallest = min(cost[cost > 0], default=1.0)
-    axes.set_xscale("symlog", linthresh=smallest)
+    fronts.draw(axes, runs_of)
     figures.save_with_legend(figure, axes, folder, "pareto")
 
 
@@ -47,7 +37,7 @@ def _draw_shares(folder: Path) -> None:
     """In-cluster peers among those averaged with, against rounds."""
     rows = [
         row | {"share": in_cluster(row)}
-        for row in reading.rows(folder)
+        for row in named_rows(folder)
         if in_cluster(row) is not None
     ]
     if not rows:
@@ -61,7 +51,7 @@ def _draw_shares(folder: Path) -> None:
 
 def _draw_graphs(folder: Path) -> None:
     """Whom each agent averaged with in the first run, sorted by true cluster."""
-    every = reading.links(folder)
+    every = named_links(folder)
     first = min((row["run"] for row in every), default=None)
     found = [row for row in every if row["run"] == first]
     if not found:

@@ -1,30 +1,25 @@
 """Methods of choosing peers side by side, over several studies.
 
-    python -m experiments.connection_scores WORKDIR [WORKDIR...]
+    python -m experiments.connection_scores WORKDIR [WORKDIR...] [--averages]
 
 Every study of `experiments.connections` is a column: a work folder, or several that
-differ in nothing but methods and rounds. Runs of the same number have the same data, so
-methods are compared with fixed random peers run by run.
+differ in nothing but methods, rounds and runs. Runs of the same number have the same
+data, so methods are compared with fixed random peers run by run. Fronts of studies that
+differ in how much data agents have are pooled as well.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
-
-from experiments.connections import results, thesis
-from experiments.connections.results import Runs
+from experiments.connections import fronts, results, score_tables, thesis
+from experiments.connections.score_tables import RunsOf
 from experiments.engine import reading
 from experiments.engine.untrusted_files import refusal, shown
-from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
-Column = TypeVar("Column")
-RunsOf = dict[str, Runs]  # by method
-OF_METHODS = ("methods", "num_rounds", "eval_every")  # may differ in a study
+# May differ in a study.
+OF_METHODS = ("methods", "num_rounds", "eval_every", "num_runs", "first_run")
 NUMBERS = frozenset(("num_rounds", "num_runs", "first_run", "train_size", "max_train"))
 _STUDY = "a study of experiments.connections"
 
@@ -62,79 +57,13 @@ def finished(folder: Path, settings: Mapping[str, str]) -> RunsOf:
     return found
 
 
-def accuracy(study: RunsOf, method: str) -> str:
-    """Mean best accuracy, difference to sparse and p; a star on the Pareto front."""
-    tops = {
-        name: results.curves(study[name], "accuracy").max(1)
-        for name in (method, "sparse")
-        if name in study
-    }
-    is_front = dict(zip(study, results.front(study), strict=True))
-    text = _short(tops[method].mean()) + ("*" if is_front[method] else "")
-    if method == "sparse" or "sparse" not in tops:
-        return text
-    difference = (tops[method] - tops["sparse"]).mean()
-    text += f" ({'+' if difference >= 0 else '-'}{_short(abs(difference))}"
-    if len(tops[method]) > 1:
-        p = statistics.paired_t_test(tops[method], tops["sparse"]).p
-        text += f", p {p:.1g}".replace("0.", ".")
-    return text + ")"
+def print_scores(arguments: Sequence[str], averages: bool = False) -> None:
+    """Prints the tables of the work folders given.
 
-
-def in_cluster(study: RunsOf, method: str) -> str:
-    """Share of peers averaged with in the last tenth of the rounds."""
-    return _short(results.share_at_the_end(study[method]))
-
-
-def gini(study: RunsOf, method: str) -> str:
-    """Of the messages that agents sent, over all rounds."""
-    last = [run[-1].get("gini") for run in study[method]]
-    return _short(float(np.mean(np.asarray(last, float))))
-
-
-def messages(study: RunsOf, method: str) -> str:
-    """Sent by an agent, over all rounds."""
-    last = [run[-1]["messages"] for run in study[method]]
-    return f"{np.mean(np.asarray(last, float)):.0f}"
-
-
-MEASURES: Mapping[str, Callable[[RunsOf, str], str]] = {
-    "accuracy": accuracy,
-    "in cluster": in_cluster,
-    "Gini": gini,
-    "messages": messages,
-}
-
-
-def _cell(measure: Callable[[RunsOf, str], str], study: RunsOf, method: str) -> str:
-    return measure(study, method) if method in study else ""
-
-
-def _short(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.3f}".removeprefix("0")
-
-
-def table(
-    title: str,
-    columns: Mapping[str, Column],
-    methods: Sequence[str],
-    cell: Callable[[Column, str], str],
-) -> str:
-    """Methods in rows, studies in columns."""
-    lines = [f"| {title} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for method in methods:
-        cells = [cell(column, method) for column in columns.values()]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _printed(column: tuple[str, bool], method: str) -> str:
-    value = thesis.printed(method, *column)
-    return "" if value is None else f"{value:.2f}"
-
-
-def print_scores(arguments: Sequence[str]) -> None:
-    """Prints the tables of the work folders given."""
+    Args:
+      arguments: the folders.
+      averages: whether means over all of their studies are printed too.
+    """
     if not arguments:
         raise InputError(
             "Need the work folder of at least one study, got none: "
@@ -142,6 +71,7 @@ def print_scores(arguments: Sequence[str]) -> None:
         )
     studies: dict[str, RunsOf] = {}
     printed: dict[str, tuple[str, bool]] = {}
+    told_apart: dict[str, dict[str, str]] = {}
     names: dict[tuple, str] = {}  # of studies, by all that makes them the same
     for folder in map(Path, arguments):
         settings = settings_of(folder)
@@ -149,26 +79,42 @@ def print_scores(arguments: Sequence[str]) -> None:
         is_taken = folder.name in {Path(name).name for name in names.values()}
         new = str(folder) if is_taken else folder.name
         name = names.setdefault(tuple(sorted(same)), shown(new))
-        study, found = studies.setdefault(name, {}), finished(folder, settings)
-        if twice := study.keys() & found.keys():
-            raise InputError(
-                f"Need every method of a study once, got {', '.join(sorted(twice))} "
-                f"again in {shown(folder)}: leave out one of the folders."
-            )
-        study.update(found)
-        column = thesis.column_of(settings)
-        if column is not None:
-            printed[name] = column
+        for pair, found in results.by_pair(finished(folder, settings)).items():
+            column = f"{name}, {shown(pair)}" if pair else name
+            told_apart[column] = dict(same)
+            _add(studies.setdefault(column, {}), found, folder)
+            in_print = thesis.column_of(settings)
+            if in_print is not None:
+                printed[column] = in_print
     methods = list(dict.fromkeys(name for study in studies.values() for name in study))
     if not methods:
         raise InputError(
             "Need a method whose runs have all ended, got none in "
             f"{shown(', '.join(arguments))}: wait for them, or go on by --resume."
         )
-    tables = [
-        table(title, studies, methods, partial(_cell, measure))
-        for title, measure in MEASURES.items()
-    ]
+    tables = score_tables.measure_tables(studies, methods)
     if printed:
-        tables.insert(1, table("thesis", printed, methods, _printed))
+        said = score_tables.table("thesis", printed, methods, score_tables.printed)
+        tables.insert(1, said)
+    tables += score_tables.front_tables(studies, fronts.pools(told_apart))
+    if averages:
+        tables.append(score_tables.average_table(studies, methods))
     print("\n\n".join(tables))
+
+
+def _add(study: RunsOf, found: RunsOf, folder: Path) -> None:
+    """Runs of another folder of the same study."""
+    for method, runs in found.items():
+        own = study.setdefault(method, [])
+        known = {run[0]["run"] for run in own}
+        if again := sorted(known & {run[0]["run"] for run in runs}):
+            raise InputError(
+                f"Need every run of a method of a study once, got run {again[0]} of "
+                f"{method} again in {shown(folder)}: leave out one of the folders."
+            )
+        if own and [row["round"] for row in own[0]] != [r["round"] for r in runs[0]]:
+            raise InputError(
+                f"Need runs of a method with the same rounds, got others of {method} "
+                f"in {shown(folder)}: leave out one of the folders."
+            )
+        own += runs

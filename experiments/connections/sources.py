@@ -1,10 +1,12 @@
 """The images and texts that `experiments.connections` deals to agents."""
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from experiments.connections import networks
 from experiments.connections.config import Config
@@ -23,6 +25,7 @@ from p2pjax.datasets.loaders.text import Documents
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import InputError
 
+IN_PAIRS = 4  # groups of which each two are a study
 GLYPHS_EACH = 200  # images per agent
 
 
@@ -54,6 +57,7 @@ def load_examples(config: Config) -> Examples:
 def load_documents(config: Config) -> Documents:
     """The texts that the config names, of as many groups as there are clusters."""
     num_clusters = int(config.num_clusters)
+    num_groups = IN_PAIRS if config.pairs else num_clusters
 
     def written() -> Documents:
         if config.first_run:
@@ -65,19 +69,32 @@ def load_documents(config: Config) -> Documents:
         num_ids = least_words(config, config.num_words)
         networks.check_room(config, networks.text_task(config, num_ids), text.WINDOW)
         return speakers.speakers(
-            config.num_agents * config.num_runs,
+            config.num_agents * config.num_runs * num_groups // num_clusters,
             seed=config.seed,
-            num_topics=num_clusters,
+            num_topics=num_groups,
         )
 
     loaders: dict[str, Callable[[str], Documents]] = {
         "shakespeare": lambda path: shakespeare.by_play(shakespeare.load(path)),
-        "reddit": partial(reddit.load, subreddits=config.subreddits[:num_clusters]),
+        "reddit": partial(reddit.load, subreddits=config.subreddits[:num_groups]),
     }
     _check_dataset(config, ["speakers", *loaders])
     note = "generated texts of speakers are used"
     found = load_dataset(config, config.dataset, written, note, loaders)
-    return in_largest_groups(found, num_clusters)
+    return in_largest_groups(found, num_groups)
+
+
+def pairs_of_groups(documents: Documents) -> dict[str, Documents]:
+    """Users of every two groups, by the numbers of these: `0+2`.
+
+    Args:
+      documents: of users in groups.
+    """
+    assert documents.group is not None, "load_documents refuses others"
+    return {
+        f"{one}+{other}": _of_groups(documents, [one, other])
+        for one, other in itertools.combinations(np.unique(documents.group), 2)
+    }
 
 
 def _check_dataset(
@@ -104,7 +121,12 @@ def in_largest_groups(documents: Documents, num_groups: int) -> Documents:
         )
     labels, sizes = np.unique(group, return_counts=True)
     largest = labels[np.argsort(-sizes, kind="stable")[:num_groups]]
-    keep = np.flatnonzero(np.isin(group, largest))
+    return _of_groups(documents, largest)
+
+
+def _of_groups(documents: Documents, groups: ArrayLike) -> Documents:
+    group = np.asarray(documents.group)
+    keep = np.flatnonzero(np.isin(group, groups))
 
     def of_users(part: list | None) -> list | None:
         return None if part is None else [part[user] for user in keep]

@@ -5,9 +5,17 @@ from pathlib import Path
 import jax
 
 from experiments.analysis import figures
-from experiments.connections import networks, pictures, results, sources, thesis
+from experiments.connections import (
+    networks,
+    overview,
+    pictures,
+    results,
+    sources,
+    thesis,
+)
 from experiments.connections.config import Config
 from experiments.connections.data import image_data_of_runs, text_data_of_runs
+from experiments.connections.limits import limits_of
 from experiments.connections.methods import METHODS, NOT_DEFAULT, OF_A_RUN
 from experiments.connections.options import Options
 from experiments.connections.subject import Run, Subject
@@ -15,38 +23,72 @@ from experiments.engine import reading
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs, own_examples
+from experiments.engine.summary import SPEED
 from p2pjax.datasets.loaders import text
+from p2pjax.datasets.loaders.text import Documents
 from p2pjax.evaluation.models import worst_decile
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.tasks.task import Task
-from p2pjax.types import Array, FederatedData, Models
+from p2pjax.types import Array, FederatedData, InputError, Models
 
 
 def make_data_and_subject(config: Config) -> tuple[dict[int, FederatedData], Subject]:
     """The data of all runs, by their numbers, and what is learned from it."""
     if config.study == "text":
-        corpus = text.encode(sources.load_documents(config), config.num_words)
-        subject = networks.text_subject(config, corpus.vocabulary.num_ids)
-        return text_data_of_runs(config, corpus), subject
+        return _of_texts(config, sources.load_documents(config))
     examples = sources.load_examples(config)
     subject = networks.image_subject(config, examples)
     return image_data_of_runs(config, examples), subject
 
 
+def _of_texts(
+    config: Config, documents: Documents
+) -> tuple[dict[int, FederatedData], Subject]:
+    corpus = text.encode(documents, config.num_words)
+    subject = networks.text_subject(config, corpus.vocabulary.num_ids)
+    return text_data_of_runs(config, corpus), subject
+
+
 def make_jobs(config: Config) -> list[Job]:
-    """All runs of all methods."""
-    of_runs, subject = make_data_and_subject(config)
-    programs = {
-        method: build_programs(method, subject, of_runs)
+    """All runs of all methods, for each pair of groups where there are pairs."""
+    if not config.pairs:
+        return _jobs_of(config, {}, *make_data_and_subject(config))
+    if config.study != "text" or config.num_clusters != "2":
+        raise InputError(
+            "Need --study=text and --num_clusters=2 for --pairs, got "
+            f"--study={config.study} and --num_clusters={config.num_clusters}."
+        )
+    pairs = sources.pairs_of_groups(sources.load_documents(config))
+    return [
+        job
+        for name, documents in pairs.items()
+        for job in _jobs_of(config, {results.PAIR: name}, *_of_texts(config, documents))
+    ]
+
+
+def _jobs_of(
+    config: Config,
+    pair: dict[str, str],
+    of_runs: dict[int, FederatedData],
+    subject: Subject,
+) -> list[Job]:
+    programs = [
+        (method, setting, build_programs(method, subject._replace(limits=own), of_runs))
         for method in config.methods or default_methods(subject)
-    }
+        for setting, own in limits_of(config, method)
+    ]
     held = {run: own_examples(config, found) for run, found in of_runs.items()}
     facts = {"parameters": parameters_of(subject.task)}
     return [
         job
-        for method, of_run in programs.items()
+        for method, setting, of_run in programs
         for job in jobs_of_runs(
-            config, method, {}, of_run.__getitem__, held.__getitem__, facts=facts
+            config,
+            method,
+            pair | setting,
+            of_run.__getitem__,
+            held.__getitem__,
+            facts=facts,
         )
     ]
 
@@ -94,9 +136,9 @@ def parameters_of(task: Task) -> int:
 def report(config: Config, folder: Path) -> None:
     """Figures, and a table beside what the thesis printed."""
     del config
-    figures.accuracy_by_round(folder, "rounds")
+    figures.accuracy_by_round(folder, "rounds", results.named_rows(folder))
     pictures.draw(folder)
-    results.print_table(folder, thesis.column_of(reading.flags(folder)))
+    overview.print_table(folder, thesis.column_of(reading.flags(folder)))
     print(f"Results are in {folder}")
 
 
@@ -108,8 +150,10 @@ EXPERIMENT = Experiment(
     summary=(
         *SUMMARY,
         "worst_decile",
+        "messages_thesis",
         "gini",
         "in_cluster",
         "merged_in_cluster",
+        SPEED,
     ),
 )

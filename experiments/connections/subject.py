@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import optax
 
+from experiments.connections.limits import Limits
 from experiments.connections.options import Options
 from p2pjax.tasks.task import Task
 from p2pjax.types import FederatedData
@@ -19,6 +20,7 @@ class Subject(NamedTuple):
     cluster: np.ndarray  # [N] the truth, for the oracle
     num_classes: int
     is_text: bool
+    limits: Limits = Limits()
 
 
 class Run(NamedTuple):

@@ -207,20 +207,23 @@ def names(
     *,
     among: Sequence[str] | None = None,
     refused: Mapping[str, str] = MappingProxyType({}),
+    distinct: bool = True,
     topic: str = STUDY,
 ) -> Any:
-    """Words joined by commas; repeated ones count once.
+    """Words joined by commas; repeated ones count once, if not said otherwise.
 
     Args:
       default: None where something else decides.
       help_text: a sentence.
       among: the words that are taken; any if not given.
       refused: other words that one could expect, and why they are not taken.
+      distinct: whether a repeated one counts once.
       topic: under which the help lists it.
     """
 
     def read(value: Any) -> tuple[str, ...]:
-        found = tuple(dict.fromkeys(field for field in _split(value) if field))
+        found = tuple(field for field in _split(value) if field)
+        found = tuple(dict.fromkeys(found)) if distinct else found
         if not found:
             raise ValueError("need words joined by commas, got none")
         unknown = [name for name in found if among is not None and name not in among]

@@ -83,7 +83,9 @@ def from_json(found: Any, num_jobs: int, num_agents: int, num_rounds: int) -> Sa
 
 
 def _check_tally(found: Any, num_agents: int, num_rounds: int) -> None:
-    _check_names(found, Tally._fields, "tally")
+    optional = {"counted"} if isinstance(found, dict) and "counted" in found else set()
+    needed = {name for name in Tally._fields if name != "counted"}
+    _check_names(found, needed | optional, "tally")
     if not (_is_count(found["num_rounds"], num_rounds) and found["num_rounds"]):
         _refuse("num_rounds")
     sent = found["sent"]
@@ -91,7 +93,7 @@ def _check_tally(found: Any, num_agents: int, num_rounds: int) -> None:
         _refuse("sent")
     if not all(_is_amount(value) for value in sent):
         _refuse("sent")
-    for name in ("payload", "delivered"):
+    for name in ("payload", "delivered", *optional):
         if not _is_amount(found[name]):
             _refuse(name)
     for name in ("links", "merged"):

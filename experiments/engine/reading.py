@@ -37,6 +37,7 @@ SCALARS = frozenset(
         "majority",
         "merged_in_cluster",
         "messages",
+        "messages_thesis",
         "num_diverged",
         "rejected",
         "steps",

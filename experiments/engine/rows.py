@@ -27,6 +27,7 @@ class Tally(NamedTuple):
     delivered: float  # parameters that a server sent, mean over agents
     links: np.ndarray | None = None  # [N, N] messages the row got from the column
     merged: np.ndarray | None = None  # [N, N] of these, where some are only looked at
+    counted: float | None = None  # messages that a source counts, mean over agents
 
 
 def nothing(num_agents: int) -> Tally:
@@ -49,7 +50,15 @@ def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
         tally.delivered + _mean_total(info.delivered),
         added(tally.links, info.links),
         added(tally.merged, info.merged),
+        _counted(tally, info),
     )
+
+
+def _counted(tally: Tally, info: Info) -> float | None:
+    """None where all are counted, or it is not known what was before."""
+    if info.counted is None or (tally.num_rounds and tally.counted is None):
+        return None
+    return (tally.counted or 0.0) + _mean_total(info.counted)
 
 
 def _payload(info: Info) -> float:
@@ -80,7 +89,10 @@ def to_json(tally: Tally) -> dict[str, Any]:
         for pairs in (tally.links, tally.merged)
     )
     counts = {"sent": tally.sent.tolist(), "links": links, "merged": merged}
-    return tally._asdict() | counts
+    found = tally._asdict() | counts
+    if tally.counted is None:
+        del found["counted"]
+    return found
 
 
 def from_json(found: dict[str, Any]) -> Tally:
@@ -102,6 +114,7 @@ def from_json(found: dict[str, Any]) -> Tally:
         found["delivered"],
         pairs(found["links"]),
         pairs(found["merged"]),
+        found.get("counted"),
     )
 
 
@@ -185,6 +198,8 @@ def metrics_row(
         "steps": int(used.steps) / size[0],
         "examples": int(used.examples) / size[0],
     }
+    if tally.counted is not None:
+        row["messages_thesis"] = tally.counted
     if DIVERGED in values:
         row["num_diverged"] = len(diverged_agents(values))
     if not judged.all():

@@ -19,6 +19,7 @@ from experiments.engine.run_folder import Row, environment, plain
 from p2pjax.evaluation import statistics
 
 Runs = dict[int, list[Row]]  # evaluations of a scheme in a setting, by run
+SPEED = "rounds_to_90%_of_best"  # of convergence: until this share of a run's own best
 SPENT = ("round", "steps", "examples", "messages", "bytes")  # until a target
 GAIN, LOSING = "gain_over_local", "share_of_agents_that_lose"
 DECILES = {f"{GAIN}_p{percent}": percent for percent in range(10, 100, 10)}
@@ -42,7 +43,8 @@ def summarize(
     Args:
       folder: of the run.
       experiment: its name.
-      names: metrics of the last evaluation; schemes without one are left out.
+      names: metrics of the last evaluation, or `SPEED`, of all; schemes without one
+        are left out.
       target: accuracy whose cost is told.
       run_id: of what determines the rows.
     """
@@ -72,7 +74,11 @@ def summary_rows(
     for runs in schemes:
         last = [run[-1] for run in runs.values()]
         for name in names:
-            rows += _row(last[0], name, [row.get(name) for row in last])
+            if name == SPEED:
+                values = [rounds_to_share_of_best(run) for run in runs.values()]
+            else:
+                values = [row.get(name) for row in last]
+            rows += _row(last[0], name, values)
         for name, values in gains(runs, schemes).items():
             rows += _row(last[0], name, values)
         if target is not None:
@@ -98,6 +104,22 @@ def gains(runs: Runs, schemes: Sequence[Runs]) -> dict[str, list[float]]:
         found[name] = [float(np.percentile(own, percent)) for own in of_runs]
     found[LOSING] = [float(np.mean(own < 0)) for own in of_runs]
     return found
+
+
+def rounds_to_share_of_best(run: Sequence[Row], share: float = 0.9) -> int | None:
+    """The first round whose accuracy is a share of the run's best, or above it.
+
+    None if no accuracy is known.
+
+    Args:
+      run: evaluations, in order.
+      share: of the best accuracy.
+    """
+    known = [row for row in run if row.get("accuracy") is not None]
+    if not known:
+        return None
+    enough = share * max(row["accuracy"] for row in known)
+    return next(row["round"] for row in known if row["accuracy"] >= enough)
 
 
 def by_scheme(rows: Iterable[Row]) -> list[Runs]:

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 from experiments.engine.config import Common
-from experiments.engine.fields import DATA, integer, names
+from experiments.engine.fields import DATA, integer, names, numbers
+from experiments.heterogeneity.practical import PARTS
 from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
 from p2pjax.datasets.loaders.text import Documents
 
@@ -29,6 +30,21 @@ class Config(Common):
         topic=DATA,
     )
     num_agents: int = integer(100, "Agents of a run.", at_least=2, topic=DATA)
+    other_share: tuple[float, ...] = numbers(
+        (0.04,),
+        "Share of a class that goes to each cluster that it does not belong to, in the "
+        "practical split of images.",
+        above=0,
+        topic=DATA,
+    )
+    parts: tuple[str, ...] = names(
+        ("near",),
+        "Rows of a class for agents of a cluster in the practical split of images: all "
+        "of them, so that some agents have one more than others (near), or the same "
+        "number each, and what is left over is not used (same).",
+        among=PARTS,
+        topic=DATA,
+    )
     num_words: int = integer(
         10_000,
         "Words of the vocabulary, the most frequent ones.",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import users_of_runs
 from experiments.engine.jobs import Measurement, data_rng
+from experiments.heterogeneity import practical
 from experiments.heterogeneity.config import IMAGES, LOADERS, Config
 from p2pjax.datasets import label_skew
 from p2pjax.datasets.loaders import digits, mnist, speakers, text
@@ -24,19 +26,44 @@ from p2pjax.host_memory import check_room
 from p2pjax.types import InputError
 
 Histograms = dict[str, np.ndarray]  # counts of labels or words [N, k], by population
-SPLITS = {
-    "iid": label_skew.iid,
-    "pathological": label_skew.pathological,
-    "practical": lambda *args: label_skew.dominant_classes(*args, other=0.04),
-}
+Cut = Callable[[np.ndarray, np.random.Generator, int], list[np.ndarray]]
+NUM_CLASSES = 10  # of the images
 
 
-def populations(config: Config) -> list[str]:
-    """Names of all groups of agents that are measured."""
+class Population(NamedTuple):
+    """A group of agents that is measured."""
+
+    scheme: str
+    setting: dict[str, Any]
+    cut: Cut | None = None  # of images
+    expected: float | None = None  # divergence in closed form
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others."""
+        said = (f"{key.replace('_', ' ')} {own}" for key, own in self.setting.items())
+        return ", ".join([self.scheme, *said])
+
+
+def populations(config: Config) -> list[Population]:
+    """All groups of agents that are measured."""
     found = []
     for name in config.dataset:
-        found += [f"{name}_{split}" for split in SPLITS] if name in IMAGES else [name]
+        found += _of_images(config, name) if name in IMAGES else [Population(name, {})]
     return found
+
+
+def _of_images(config: Config, name: str) -> list[Population]:
+    even = (("iid", label_skew.iid), ("pathological", label_skew.pathological))
+    return [Population(f"{name}_{split}", {}, cut) for split, cut in even] + [
+        Population(
+            f"{name}_practical",
+            setting,
+            partial(practical.cut, own),
+            practical.expected_jsd(own.other_share, config.num_agents, NUM_CLASSES),
+        )
+        for setting, own in practical.constructions(config.other_share, config.parts)
+    ]
 
 
 def load(config: Config) -> Callable[[int], Histograms]:
@@ -78,10 +105,11 @@ def _of_splits(config: Config, name: str, examples: Examples, run: int) -> Histo
     y = examples.y if examples.is_test is None else examples.y[~examples.is_test]
     rng = data_rng(config, run)
     return {
-        f"{name}_{split}": label_skew.histograms(
-            y, cut(y, rng, config.num_agents), examples.num_classes
+        one.name: label_skew.histograms(
+            y, one.cut(y, rng, config.num_agents), examples.num_classes
         )
-        for split, cut in SPLITS.items()
+        for one in _of_images(config, name)
+        if one.cut is not None
     }
 
 
@@ -106,13 +134,14 @@ def make_jobs(config: Config) -> list[Measurement]:
     )
     histograms = cache(load(config))
 
-    def measure(run: int, name: str) -> Mapping[str, float]:
-        return {"jsd": statistics.mean_jsd(histograms(run)[name])}
+    def measure(run: int, one: Population) -> Mapping[str, float]:
+        found = {"jsd": statistics.mean_jsd(histograms(run)[one.name])}
+        return found if one.expected is None else found | {"jsd_exact": one.expected}
 
     return [
-        Measurement(name, {}, run, partial(measure, run, name))
+        Measurement(one.scheme, one.setting, run, partial(measure, run, one))
         for run in config.runs
-        for name in populations(config)
+        for one in populations(config)
     ]
 
 
@@ -142,7 +171,11 @@ def report(config: Config, folder: Path) -> None:
     counts = load(config)(config.first_run)
     draw({name: divergences(own) for name, own in counts.items()}, folder)
     for row in reading.summary_rows(folder, "jsd", ("median", "std")):
-        print(f"{row['scheme']:<24} {row['median']:.4f} (std {row['std']:.4f})")
+        name = Population(row["scheme"], row["setting"]).name
+        print(f"{name:<24} {row['median']:.4f} (std {row['std']:.4f})")
+    for one in populations(config):
+        if one.expected is not None:
+            print(f"{one.name:<24} {one.expected:.4f} where all shares are exact")
     print(f"Results are in {folder}")
 
 
@@ -151,6 +184,6 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=("jsd",),
+    summary=("jsd", "jsd_exact"),
     takes_processes=False,
 )

@@ -114,8 +114,38 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def print_table(folders: Sequence[str]) -> None:
-    """The table of the work folders given."""
+def average_table(rows: Sequence[Row]) -> str:
+    """Means over the other tasks that a task is together with, by how many there are.
+
+    Args:
+      rows: of one or several run folders.
+    """
+    lines = ["| score | method | graph | tasks together | combinations | top | gain |"]
+    lines.append("|---" * 7 + "|")
+    groups: dict[tuple[str, str, str, int], list[Score]] = {}
+    for score in (every := scores(rows)):
+        method, graph, names = score.contender
+        key = score.metric, method, graph, len(names)
+        groups.setdefault(key, []).append(score)
+    alone = {one.metric: one for one in every if one.contender.method == "cts"}
+    for (metric, method, graph, size), same in groups.items():
+        top, gain = float(np.mean([score.mean for score in same])), ""
+        if method != "cts" and metric in alone:
+            gain = (
+                f"{statistics.relative_gain(top, max(alone[metric].mean, 1e-9)):+.1f}%"
+            )
+        cells = [metric, method, graph, str(size), str(len(same)), f"{top:.4f}", gain]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def print_table(folders: Sequence[str], averages: bool = False) -> None:
+    """The table of the work folders given.
+
+    Args:
+      folders: of runs.
+      averages: whether means over the tasks that a task is together with follow.
+    """
     if not folders:
         raise InputError(
             "Need the work folder of at least one run, got none: "
@@ -128,3 +158,5 @@ def print_table(folders: Sequence[str]) -> None:
             f"{shown(', '.join(folders))}."
         )
     print(table(rows))
+    if averages:
+        print("\n" + average_table(rows))

@@ -79,6 +79,7 @@ def diple(
     num_peers: int = 3,
     tolerance: float = 0.005,
     selection: Selection | None = None,
+    from_start: bool = False,
     num_iterations: int = 5,
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
@@ -89,7 +90,8 @@ def diple(
 
     https://doi.org/10.1109/ITW54588.2022.9965838. A round is a cycle: a local epoch of
     each agent, then `num_iterations` times a step, an average and a step. So how much
-    agents learn between exchanges is part of the method.
+    agents learn between exchanges is part of the method. An agent asks for the models
+    of peers once to look at them, and for those it averages with in each iteration.
 
     Args:
       task: what each agent learns.
@@ -98,8 +100,10 @@ def diple(
       batch_size: B.
       num_peers: to look at in a cycle.
       tolerance: to which a peer's share is known.
-      selection: instead of these two, such as `line_search()` under a limit of
-        requests or with partial views.
+      selection: instead of these two, such as `line_search(on_valid=True)`, or one
+        under a limit of requests or with partial views.
+      from_start: whether agents look at peers from the model that a cycle starts with,
+        the best of the last averages, and not from what they learned since.
       num_iterations: averages in a cycle; the models are fetched anew for each.
       rewire_every: cycles after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
@@ -170,16 +174,18 @@ def diple(
             permitted = tables.all_others(len(sizes))
         exchange = make_exchange(sharing_plan(variables, local), channel)
         messages = send(exchange, key, t, shared.shared_leaves(variables))
-        view = view_fn(permitted, variables, state.variables.params, data, messages)
-        times: PairValues | None = None  # how often what is asked for arrives
+        looks = state.variables if from_start else variables
+        view = view_fn(permitted, looks, state.variables.params, data, messages)
+        arrived: PairValues | None = None
         if channel.loss_probability:
             key_arrive = jax.random.fold_in(key, 1)
             arrived = arrivals(view, lambda sent: exchange.arrive(key_arrive, t, sent))
             view = view._replace(arrived=arrived)
-            times = _counted(arrived)
         peers, fetched, selection_state = choose.select(
             key_select, t, state.selection_state, view
         )
+        asked = Topology(peers.ids, is_peer(peers) & (peers.weight > 0))
+        times = None if arrived is None else _counted(arrived)
 
         def own_loss(variables: Variables) -> Array:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, Array]:
@@ -207,8 +213,7 @@ def diple(
             if times is not None:
                 key_arrive = jax.random.fold_in(keys[0], 1)
                 now = arrivals(view, lambda sent: exchange.arrive(key_arrive, t, sent))
-                times = _counted(now, times)
-                asked = Topology(peers.ids, is_peer(peers))
+                times = _counted(_only(now, asked), times)
                 heard = lost_to_self(peers, pair_values.recalled(now, asked))
             mixed = exchange.combine(messages, own, lambda owner: heard, None)
             variables = shared.with_shared_leaves(variables, mixed)
@@ -224,9 +229,9 @@ def diple(
             0, num_iterations, iterate, ((variables, opt_state), none_yet, times)
         )
         state = DiPLeState(best.variables, opt_state, selection_state)
-        info = fetch_info(
-            loss, peers, fetched, view.model_size, 1 + num_iterations, times
-        )
+        is_asked_again = tables.contains(asked, Topology(fetched.ids, fetched.mask))
+        asked_for = 1 + num_iterations * is_asked_again.astype(jnp.float32)
+        info = fetch_info(loss, peers, fetched, view.model_size, asked_for, times)
         stop = start + epoch + extra_steps
         return state, info._replace(
             examples=samplers.examples_between(start, stop, sizes, batch_size),
@@ -247,6 +252,12 @@ def diple(
         "a step, an average and a step",
         agent_loop=agent_loop,
     )
+
+
+def _only(pairs: PairValues, table: Topology) -> PairValues:
+    """The values of a table's peers; those of all others are false."""
+    none = pair_values.with_values(pairs, jnp.zeros_like(pair_values.values(pairs)))
+    return pair_values.noted(none, table, pair_values.recalled(pairs, table))
 
 
 def _counted(arrived: PairValues, before: PairValues | None = None) -> PairValues:

@@ -46,6 +46,7 @@ def dominant_classes(
     num_clusters: int = 5,
     dominant: float = 0.8,
     other: float = 0.05,
+    same_number: bool = False,
 ) -> list[np.ndarray]:
     """Each cluster of agents has most of a few classes and a little of the others.
 
@@ -60,6 +61,8 @@ def dominant_classes(
       dominant: share of a class that goes to the cluster it belongs to.
       other: share that goes to each of the other clusters. 0.05 uses everything up;
         the thesis' split of MNIST has 0.04.
+      same_number: whether agents of a cluster get the same number of rows of a class,
+        and what does not divide evenly is not used; if not, some get one more.
     """
     num_classes = int(y.max()) + 1
     if num_agents % num_clusters or num_classes % num_clusters:
@@ -81,9 +84,11 @@ def dominant_classes(
         for cluster in range(num_clusters):
             share = dominant if cluster == home else other
             stop = start + round(share * len(own))
-            parts = np.array_split(own[start:stop], per_cluster)
+            mine = own[start:stop]
+            if same_number:
+                mine = mine[: len(mine) // per_cluster * per_cluster]
             start = stop
-            for place, part in enumerate(parts):
+            for place, part in enumerate(np.array_split(mine, per_cluster)):
                 rows[cluster * per_cluster + place].append(part)
     return [np.concatenate(parts) for parts in rows]
 

@@ -332,17 +332,17 @@ def fetch_info(
     peers: Peers,
     fetched: Fetched,
     model_size: int,
-    times: int = 1,
+    times: Array | int = 1,
     arrived: PairValues | None = None,
 ) -> Info:
-    """What is reported of a round in which everything was fetched so many times.
+    """What is reported of a round in which models were fetched so many times.
 
     Args:
       loss: of training, `[N]`.
       peers: whose models are merged.
       fetched: whose models were looked at.
       model_size: parameters of a model.
-      times: how often they were fetched.
+      times: how often they were fetched, `[N, C]` or the same of all.
       arrived: how many times it arrived, of each agent; None: each time.
     """
     used = fetched.mask.astype(jnp.float32) * times
@@ -353,6 +353,9 @@ def fetch_info(
     if arrived is not None:
         found = pair_values.recalled(arrived, Topology(fetched.ids, fetched.mask))
         received = jnp.where(fetched.mask, found.astype(jnp.float32), 0)
+    counted = fetched.counted
+    if counted is not None:
+        counted = none.at[fetched.ids].add(jnp.where(counted, used, 0))
     return Info(
         train_loss=loss,
         sent=none.at[fetched.ids].add(used),
@@ -360,4 +363,5 @@ def fetch_info(
         payload=none.at[fetched.ids].add(numbers),
         links=Links(fetched.ids, received),
         merged=Links(peers.ids, is_merged.astype(jnp.float32)),
+        counted=counted,
     )

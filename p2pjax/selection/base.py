@@ -88,10 +88,14 @@ class Fetched(NamedTuple):
     ids: Array  # [N, C]; the agent itself in slots that were not used
     mask: Array  # [N, C]
     payload: Array  # [N, C] numbers sent, in models
+    counted: Array | None = None  # [N, C] those that a source counts, if not all
 
 
 def fetch_cost(
-    table: Topology, num_slots: int, payload: Array | float = 1.0
+    table: Topology,
+    num_slots: int,
+    payload: Array | float = 1.0,
+    counted: Array | None = None,
 ) -> Fetched:
     """What a round cost, in `num_slots` slots.
 
@@ -99,6 +103,7 @@ def fetch_cost(
       table: who fetched from whom, `[N, C]`.
       num_slots: a constant of the selection, whatever this round's C is.
       payload: `[N, C]` or a number: what was sent, in models.
+      counted: `[N, C]` which of them a source counts, where it leaves some out.
 
     Returns:
       `Fetched`, `[N, num_slots]`.
@@ -110,8 +115,10 @@ def fetch_cost(
     """
     models = jnp.where(table.mask, jnp.asarray(payload, jnp.float32), 0)
     more = num_slots - models.shape[1]
+    if counted is not None:
+        counted = jnp.pad(table.mask & counted, ((0, 0), (0, more)))
     table = tables.padded(table, num_slots)
-    return Fetched(*table, jnp.pad(models, ((0, 0), (0, more))))
+    return Fetched(*table, jnp.pad(models, ((0, 0), (0, more))), counted)
 
 
 class Selection(NamedTuple):

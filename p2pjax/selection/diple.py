@@ -3,7 +3,8 @@
 Zheng, Naghizadeh, Yener (2022), "DiPLe: Learning directed collaboration graphs for
 peer-to-peer personalized learning". On the line from the agent's model to a peer's, the
 loss on the agent's data is least at some share of the peer's: that is its weight. Peers
-with weight 0 are not asked again. `algorithms._diple` is the whole method.
+with weight 0 are not asked again, unless they get another chance. `algorithms._diple`
+is the whole method.
 """
 
 from collections.abc import Callable
@@ -24,22 +25,48 @@ SELF_WEIGHT = 0.5
 NOT_TRIED = 0.5  # share of a peer that was never looked at
 
 
-def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
+def line_search(
+    *,
+    num_peers: int = 3,
+    tolerance: float = 0.005,
+    on_valid: bool = False,
+    return_probability: float = 0.0,
+) -> Selection:
     """Weights of a few random peers by bisection.
+
+    An agent that has learned its training examples by heart finds that its loss on them
+    rises towards any peer, and so gives all of them up: hence the last two arguments.
 
     Args:
       num_peers: to look at in a round.
       tolerance: to which a peer's share is known; below half of it is 0.
+      on_valid: whether the loss is that of validation examples; of training examples if
+        not.
+      return_probability: of a peer with share 0 to be among those that are drawn from
+        in a round all the same.
+
+    Example:
+      >>> selection = line_search(on_valid=True, return_probability=0.1)
     """
     if num_peers < 1 or not 0 < tolerance < 0.5:
         raise InputError(
             "Need one peer or more and a tolerance between 0 and 0.5, got "
             f"num_peers={num_peers} and tolerance={tolerance}."
         )
+    if not 0 <= return_probability <= 1:
+        raise InputError(
+            "Need a return_probability between 0 and 1, got "
+            f"{return_probability}: 0 asks peers with share 0 never again."
+        )
 
     def init_fn(key: Key, view: PeerView) -> PairValues:
         """Share of j that agent n found last."""
         del key
+        if on_valid and next(iter(view.valid.examples.values())).shape[1] == 0:
+            raise InputError(
+                "Need validation examples for a line search on them, got none: hold "
+                "some out."
+            )
         return pair_values.blank(
             view.permitted, jnp.float32, NOT_TRIED, forgets=view.forgets
         )
@@ -51,6 +78,10 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
         shares = pair_values.followed(shares, view.permitted, NOT_TRIED)
         key_draw, key_admit = jax.random.split(key)
         is_useful = pair_values.recalled(shares, view.permitted) > 0
+        if return_probability:
+            is_useful |= jax.random.bernoulli(
+                jax.random.fold_in(key, 1), return_probability, is_useful.shape
+            )
         useful = tables.where(is_useful, view.permitted)
         wanted = tables.sample(key_draw, useful, num_peers)
         asked = apply_request_limit(key_admit, view._replace(permitted=useful), wanted)
@@ -63,7 +94,9 @@ def line_search(*, num_peers: int = 3, tolerance: float = 0.005) -> Selection:
             return bisected(jax.grad(loss_at), tolerance)
 
         heard = view.heard(asked)
-        found = view.over_pairs(best_share, heard, view.train)
+        found = view.over_pairs(
+            best_share, heard, view.valid if on_valid else view.train
+        )
         found = jnp.where(found < tolerance / 2, 0, found)
         return (
             normalised(heard, found),

@@ -52,7 +52,8 @@ def panm(
       matching_every: rounds from one matching to the next; they happen in rounds whose
         number, counted from 1, it divides.
       counts_all: False counts messages as the thesis does, whose second stage averages
-        for nothing with peers that were not examined in the same round.
+        for nothing with peers that were not examined in the same round. `Info.counted`
+        has its count in both cases.
     """
     is_possible = second_stage > 1 and matching_every > 0
     if not (1 <= num_peers <= num_candidates and is_possible):
@@ -92,7 +93,7 @@ def panm(
             )
             scores = compare.measure(state.memory, view, candidates)
             chosen = tables.top_k(candidates, scores, num_peers)
-            pulled = cost(view, candidates, chosen)
+            pulled = cost(view, candidates, chosen)  # all of them are candidates
             empty = pair_values.with_values(
                 state.bag, jnp.zeros_like(pair_values.values(state.bag))
             )
@@ -138,7 +139,9 @@ def panm(
             models = jnp.where(is_examined[None], compare.payload(view), 0)
             has_model = is_examined[None] & compare.sends_model
             models = models + jnp.where(is_merged & ~has_model, 1.0, 0)
-            return fetch_cost(both, num_fetched, models)
+            # The thesis leaves out what is averaged with and not examined.
+            counted = jnp.broadcast_to(is_examined[None], both.mask.shape)
+            return fetch_cost(both, num_fetched, models, counted)
 
         is_first = t + 1 < second_stage
         chosen, pulled, state = jax.lax.cond(is_first, explore, exploit, state)
