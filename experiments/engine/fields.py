@@ -117,6 +117,7 @@ def numbers(
     *,
     above: float | None = None,
     at_least: float | None = None,
+    below: float | None = None,
     distinct: bool = True,
     topic: str = STUDY,
 ) -> Any:
@@ -127,10 +128,11 @@ def numbers(
       help_text: a sentence.
       above: values that are taken are larger.
       at_least: smallest value that is taken.
+      below: values that are taken are smaller.
       distinct: whether repeated numbers count once.
       topic: under which the help lists it.
     """
-    one = _number_in(above, at_least, None, None)
+    one = _number_in(above, at_least, below, None)
 
     def read(value: Any) -> tuple[float, ...]:
         fields = _split(value)
