@@ -209,9 +209,9 @@ def _several_edges_between(
             sender, receiver = np.divmod(used, len(cluster))
             return sender, receiver
     raise InputError(
-        f"Need clusters in which {degree} foreign edges of each agent are easy to draw, "
-        f"got {len(cluster)} agents: lower the degree or the share of foreign edges, "
-        "or take more agents."
+        f"Need clusters in which {degree} foreign edges of each agent are easy to "
+        f"draw, got {len(cluster)} agents: lower the degree or the share of foreign "
+        "edges, or take more agents."
     )
 
 
