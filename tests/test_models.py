@@ -247,6 +247,22 @@ def test_next_word_network_normalises_where_the_paper_does():
     np.testing.assert_allclose(logits[valid], hidden[valid], rtol=1e-4, atol=1e-4)
 
 
+def test_batch_norm_trains_scale_and_bias_on_request():
+    module, x = gru.BatchNorm(affine=True), np.arange(8, dtype=np.float32).reshape(4, 2)
+    plain = gru.BatchNorm()
+    options = {"train": True, "momentum": 0.9, "mutable": "batch_stats"}
+    expected, stats = plain.apply({}, x, **options)
+    variables = module.init(jax.random.key(0), x, train=False, momentum=0.9)
+    found, same = module.apply({"params": variables["params"]}, x, **options)
+    np.testing.assert_array_equal(found, expected)  # at first
+    jax.tree.map(np.testing.assert_array_equal, same, stats)
+    params = {"scale": np.float32([2, 3]), "bias": np.float32([1, -1])}
+    found, _ = module.apply({"params": params}, x, **options)
+    np.testing.assert_allclose(
+        found, expected * params["scale"][None] + params["bias"][None], rtol=1e-6
+    )
+
+
 def test_bert_tiny_has_the_published_size_without_pooler():
     pooler = 128 * 128 + 128
     body = encoder.bert_tiny()

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.engine import config as configs
 from experiments.engine import reading
-from experiments.multi_task import data, study
+from experiments.multi_task import contenders, data, study
 from p2pjax.datasets.loaders import pieces
 from p2pjax.training.agent_loop import IN_PLACE, VMAP
 from p2pjax.types import InputError, num_agents
@@ -45,6 +45,72 @@ def test_pairs_and_all_tasks(parse):
     together = names(study.make_jobs(config))
     assert len(together) == 2 * (4 + 2 * 2)
     assert together[-1] == ("mt_ef", "speakers+tags+speakers_2+tags_2", "clustered")
+
+
+IMAGES = "--dataset=glyphs_digits,glyphs_letters"
+
+
+def test_agents_of_digits_and_of_letters_share_an_encoder(parse):
+    """Other writers in each run; two tasks are one only with equal heads."""
+    config = parse(
+        *SMALL,
+        IMAGES,
+        "--channels=2",
+        "--features=3",
+        "--methods=cts,mono,mt",
+        "--graphs=clustered",
+        "--num_runs=2",
+        experiment="multi_task",
+    )
+    jobs = study.make_jobs(config)
+    assert [job.scheme for job in jobs] == ["cts"] * 4 + ["mt"] * 2  # no mono
+    one, other = (job.make_data() for job in jobs[-2:])
+    digits, letters = one.train.examples.parts
+    assert digits["x"].shape == (4, 8, 28, 28, 1)  # at most 8 examples
+    assert one.train.size.tolist() == [8] * 8
+    assert digits["y"].max() < 10
+    assert letters["y"].max() < 26
+    assert not np.array_equal(digits["x"], other.train.examples.parts[0]["x"])
+    algorithm, evaluate = jobs[-1].program
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), one)
+    params = state.agents.variables.params
+    assert set(params) == {"encoder", "head"}
+    assert [part["bias"].shape for part in params["head"].parts] == [(4, 10), (4, 26)]
+    values = jax.eval_shape(evaluate, jax.eval_shape(algorithm.models, state), one)
+    assert values["ua_glyphs_digits"].shape == values["encoder_spread"].shape == ()
+
+
+def test_shares_of_foreign_edges_and_local_epochs_are_compared(parse):
+    config = parse(
+        *SMALL,
+        IMAGES,
+        "--methods=cts,mt",
+        "--foreign_share=0,0.67",
+        "--local_epochs=1,2",
+        experiment="multi_task",
+    )
+    tasks = "glyphs_digits+glyphs_letters"
+    compared = contenders.contenders(config, data.load(config))
+    of_mt = [setting for one, setting in compared if one.method == "mt"]
+    random = {"tasks": tasks, "graph": "random"}
+    clustered = {"tasks": tasks, "graph": "clustered"}
+    assert of_mt == [
+        *(random | {"local_epochs": e} for e in (1, 2)),
+        *(
+            clustered | {"foreign_share": share, "local_epochs": e}
+            for share in (0, 0.67)
+            for e in (1, 2)
+        ),
+    ]
+    assert len(compared) == 2 * 2 + len(of_mt)
+    for one, setting in compared:
+        row = {"scheme": one.method, "setting": setting}
+        assert contenders.of_row(row) == one
+        graph = study.graph_of(config, one)(np.random.default_rng(0))
+        cluster = np.repeat(np.arange(len(one.names)), 4)
+        foreign = (cluster[graph.neighbor] != cluster[:, None]).sum(1)
+        if one.graph == "clustered":
+            assert set(foreign.tolist()) == {round(3 * one.foreign_share)}
 
 
 def test_mono_is_one_task_and_mt_two(parse):
@@ -108,6 +174,10 @@ def test_tasks_that_train_in_place_share_one_device(parse):
         (("--dropout=nan",), "need a finite number, got nan"),
         (("--degree=6",), "0 < degree < 4"),
         (("--min_train=10000",), "0 of 4 users are such"),
+        (("--dataset=tags,glyphs_digits",), "no encoder in common, got"),
+        (("--dataset=femnist_digits",), "Need --data_dir for --dataset=femnist_digits"),
+        (("--foreign_share=1.5",), "need 1 or less, got 1.5"),
+        (("--local_epochs=0",), "need 1 or more, got 0"),
         (("--vocabulary=none.txt",), "none.txt must be a vocabulary"),
     ],
 )

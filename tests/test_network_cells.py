@@ -60,9 +60,9 @@ PACKAGE = {
         ]
     },
     **{
-        f"gru, batch norm {norm}": (module, TOKENS, gru.wiring(module))
-        for norm in (False, True)
-        for module in [gru.NextWord(11, 6, 7, 8, norm)]
+        f"gru, batch norm {norm}, affine {affine}": (module, TOKENS, gru.wiring(module))
+        for norm, affine in ((False, False), (True, False), (True, True))
+        for module in [gru.NextWord(11, 6, 7, 8, norm, affine)]
     },
     "lstm": (
         lstm.SequenceClassifier(11, 6, 7, 4),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.engine import reading
-from experiments.next_word import config, methods, study, tables
+from experiments.next_word import config, graphs, methods, study, tables
+from p2pjax.graphs import analysis
 
 SMALL = (
     "--num_agents=4",
@@ -104,6 +105,8 @@ def test_every_method_can_be_named():
         ("ring", 16, {"directed", "batch_norm"}),
         ("sparse", 16, {"directed", "varying"}),
         ("scaling", 8, {"num_agents"}),
+        ("epochs", 4, set()),
+        ("loss", 5, set()),
         ("references", 2, set()),
     ],
 )
@@ -121,6 +124,61 @@ def test_what_studies_compare(parse, name, num_contenders, varied):
         if not contender.batch_norm:
             assert contender.method != "p2p_bn"  # which fine-tunes batch norm
         assert contender.num_agents == setting.get("num_agents", 100)
+
+
+def test_each_method_has_the_factors_that_mean_something_to_it(parse):
+    settings = parse(
+        "--methods=local_only,dpsgd,p2p_bn,fedavg",
+        "--local_epochs=1,3",
+        "--local_steps=1,4",
+        "--loss_probability=0,0.5",
+        experiment="next_word",
+    )
+    compared = study.contenders(settings)
+    found = {}
+    for contender, setting in compared:
+        found.setdefault(contender.method, []).append(setting)
+        for name, value in setting.items():
+            assert getattr(contender, name) == value
+    losses = [{"loss_probability": p} for p in (0, 0.5)]
+    assert found["local_only"] == [{}]
+    assert found["dpsgd"] == [{"local_steps": k} | p for k in (1, 4) for p in losses]
+    for name in ("p2p_bn", "fedavg"):
+        assert found[name] == [{"local_epochs": e} | p for e in (1, 3) for p in losses]
+    settings = parse("--study=ring", "--norm=plain,affine", experiment="next_word")
+    compared = study.contenders(settings)
+    assert len(compared) == 2 * 8 + 8  # two kinds of batch norm, and networks without
+    assert all("norm" not in s for _, s in compared if not s["batch_norm"])
+
+
+@pytest.mark.slow
+@jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
+def test_longer_local_training_sends_less(run):
+    args = ("--methods=dpsgd,p2p_bn", "--local_epochs=1,2", "--local_steps=1,16")
+    options = ("--num_rounds=6", "--eval_every=6", "--noscore_before")
+    rows = reading.rows(run(*SMALL, *args, *options, experiment="next_word"))
+    ends = {(row["scheme"], *row["setting"].values()): row for row in rows}
+    assert len(ends) == 4
+    for scheme, longer in (("dpsgd", 16), ("p2p_bn", 2)):
+        one, many = ends[scheme, 1], ends[scheme, longer]
+        assert 0 < many["messages"] <= one["messages"] / 1.5
+        assert many["examples"] == pytest.approx(one["examples"], rel=0.4)
+
+
+def test_irregular_graphs_are_connected_and_differ_for_senders():
+    graph = graphs.irregular(30, 3, np.random.default_rng(0))
+    facts = analysis.report(graph)
+    assert facts["strongly_connected"]
+    assert facts["directed"]
+    hears = graph.mask.sum(1)
+    reaches = np.bincount(graph.neighbor[graph.mask], minlength=30)
+    assert hears.min() >= 1
+    assert reaches.min() >= 1
+    assert len(set(hears.tolist())) > 2
+    assert (hears != reaches).any()
+    assert 2 < hears.mean() < 4
+    again = graphs.irregular(30, 3, np.random.default_rng(0))
+    np.testing.assert_array_equal(graph.neighbor, again.neighbor)
 
 
 def test_runs_have_other_users_and_the_same_shapes(parse):
@@ -153,6 +211,12 @@ def test_runs_have_other_users_and_the_same_shapes(parse):
         (("--mean_delay=-1",), "need 0 or more, got -1"),
         (("--mean_delay=nan",), "need a finite number, got nan"),
         (("--loss_probability=1",), "need less than 1, got 1"),
+        (("--methods=d2", "--loss_probability=0.1"), "d2 corrects with what was sent"),
+        (("--methods=dpsgd", "--graph=irregular"), "Need --noscore_before with"),
+        (("--graph=irregular", "--nodirected"), "Need directed links for"),
+        (("--graph=irregular", "--degree=1"), "Need 1 < degree < 3"),
+        (("--norm=batch",), "need plain, affine, got 'batch'"),
+        (("--local_epochs=0",), "need 1 or more, got 0"),
         (("--sizes=a",), "need a whole number, got 'a'"),
         (("--max_train=0",), "need 1 or more, got 0"),
         (("--min_train=10000",), "lower the number of agents or runs"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.multi_task import scores
+from experiments.multi_task import neighbors, scores
 from experiments.multi_task.contenders import Contender
 from p2pjax.types import InputError
 
@@ -82,6 +82,34 @@ def test_averages_over_partners():
         "| f1_tags | mt | clustered | 2 | 2 | 0.5000 | -16.7% |",  # .7 and .3
         "| f1_tags | mt | clustered | 3 | 1 | 0.9000 | +50.0% |",
     ]
+
+
+def test_scores_by_neighbours_of_the_own_task(tmp_path):
+    """Of the last evaluation; tasks that run as one have no foreign neighbours."""
+    setting = {"tasks": "tags+speakers", "graph": "clustered", "foreign_share": 0.67}
+    both = {"scheme": "mt", "setting": setting, "run": 0}
+    mono = both | {"scheme": "mono"}
+    scored = [
+        one | {"round": number, "agent_accuracy": [0.1 * number, 0.4, None, 0.8]}
+        for one in (both, mono)
+        for number in (1, 2)
+    ]
+    heard = [[0, 1, 4], [0, 2, 4], [1, 3, 4], [2, 3, 0], [3, 2, 1]]
+    linked = [
+        both | {"cluster": [0, 0, 1, 1], "links": heard},
+        mono | {"cluster": [0, 0, 0, 0], "links": heard},
+    ]
+    for name, written in (("metrics", scored), ("links", linked)):
+        text = "".join(json.dumps(row) + "\n" for row in written)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    graph = "clustered, 0.67 foreign"
+    assert neighbors.scores(tmp_path) == {
+        ("mt", "tags+speakers", graph, "speakers", 1): [0.8],
+        ("mt", "tags+speakers", graph, "tags", 0): [0.4],
+        ("mt", "tags+speakers", graph, "tags", 1): [0.2],
+    }
+    last = neighbors.table(tmp_path).splitlines()[-1]
+    assert last == f"| mt | tags+speakers | {graph} | tags | 1 | 1 | 0.2000 |"
 
 
 def test_what_cannot_be_shown(tmp_path):

@@ -296,6 +296,26 @@ def test_clustered_and_oracle_draw_different_graphs():
     assert other_share(wider, np.repeat([0, 1], 6)) == pytest.approx(1 / 5)
 
 
+@pytest.mark.parametrize("sizes", [(8, 8), (7, 7, 7), (4, 6, 8)])
+@pytest.mark.parametrize("num_foreign", [0, 1, 2, 3])
+def test_clustered_with_any_share_of_foreign_edges(sizes, num_foreign):
+    cluster = generator(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    graph = clusters.clustered(cluster, foreign=num_foreign / 3, seed=0)
+    assert (topology.in_degrees(graph) == 3).all()
+    assert (topology.out_degrees(graph) == 3).all()
+    assert other_share(graph, cluster) == pytest.approx(num_foreign / 3)
+    sent = other_share(topology.receivers(graph), cluster)
+    assert sent == pytest.approx(num_foreign / 3)
+
+
+def test_one_foreign_edge_is_what_clustered_graphs_have():
+    cluster = np.repeat([0, 1], 6)
+    one, same = (
+        clusters.clustered(cluster, foreign=foreign, seed=3) for foreign in (None, 0.33)
+    )
+    np.testing.assert_array_equal(one.neighbor, same.neighbor)
+
+
 def test_oracle():
     cluster = np.array([4, 7, 4, 7, 4, 7, 4, 7, 7])
     graph = clusters.oracle(cluster, seed=0)
@@ -369,6 +389,14 @@ def test_missing_edge_list_is_refused(tmp_path):
         (
             lambda: clusters.clustered([0] * 3 + [1] * 3, 1, seed=0),
             "one or more",
+        ),
+        (
+            lambda: clusters.clustered([0, 0, 1, 1], foreign=1.5, seed=0),
+            "from 0 to 1, got 1.5",
+        ),
+        (
+            lambda: clusters.clustered([0, 0, 1, 1], foreign=1, seed=0),
+            "easy to draw",
         ),
         (lambda: clusters.oracle([0, 0, 0, 1, 1, 1, 1], seed=0), "has 3 and 3"),
         (lambda: clusters.oracle([], seed=0), "there are none"),

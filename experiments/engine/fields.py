@@ -118,6 +118,8 @@ def numbers(
     *,
     above: float | None = None,
     at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
     distinct: bool = True,
     topic: str = STUDY,
 ) -> Any:
@@ -128,10 +130,12 @@ def numbers(
       help_text: a sentence.
       above: values that are taken are larger.
       at_least: smallest value that is taken.
+      below: values that are taken are smaller.
+      at_most: largest value that is taken.
       distinct: whether repeated numbers count once.
       topic: under which the help lists it.
     """
-    one = _number_in(above, at_least, None, None)
+    one = _number_in(above, at_least, below, at_most)
 
     def read(value: Any) -> tuple[float, ...]:
         fields = _split(value)

@@ -10,8 +10,10 @@ from experiments.engine.fields import (
     TRAINING,
     choice,
     integer,
+    integers,
     names,
     number,
+    numbers,
     text,
 )
 from p2pjax.datasets.loaders import chat, ner, reddit, shakespeare, stackoverflow
@@ -28,7 +30,10 @@ TEXTS: dict[str, Callable[[str], Documents]] = {
 TAGGED: dict[str, Callable[[str], Tagged]] = {
     name: partial(ner.load, name=name) for name in ner.FILES
 }
-DATASETS = (*EMBEDDED, *TEXTS, *TAGGED)
+IMAGES_DRAWN = ("glyphs_digits", "glyphs_letters")
+IMAGES_READ = ("femnist_digits", "femnist_letters")
+IMAGES = (*IMAGES_DRAWN, *IMAGES_READ)
+DATASETS = (*EMBEDDED, *TEXTS, *TAGGED, *IMAGES)
 METHODS = ("cts", "mono", "mt", "mt_ef")
 GRAPHS = ("random", "clustered")
 
@@ -44,10 +49,18 @@ class Config(Common):
     graphs: tuple[str, ...] = names(
         GRAPHS, "Graphs of tasks that run together.", among=GRAPHS
     )
+    foreign_share: tuple[float, ...] | None = numbers(
+        None,
+        "Share of edges between tasks in clustered graphs, 0 to 1, to the nearest "
+        "whole number of edges of an agent; several are compared. One edge if not "
+        "given.",
+        at_least=0,
+        at_most=1,
+    )
     dataset: tuple[str, ...] = names(
         EMBEDDED[:2],
-        f"Data sets, a task each: generated ({', '.join(EMBEDDED)}), or read from "
-        "--data_dir.",
+        "Data sets, a task each: texts or images, generated "
+        f"({', '.join((*EMBEDDED, *IMAGES_DRAWN))}), or read from --data_dir.",
         among=DATASETS,
         topic=DATA,
     )
@@ -76,7 +89,7 @@ class Config(Common):
         at_least=1,
         topic=DATA,
     )
-    num_agents: int = integer(20, "Agents of every task.", at_least=4, topic=DATA)
+    num_agents: int = integer(20, "Agents of each task.", at_least=4, topic=DATA)
     length: int = integer(128, "Tokens of a sequence.", at_least=4, topic=DATA)
     layers: int = integer(
         2, "Layers of the encoder.", at_least=1, at_most=100, topic=TRAINING
@@ -86,6 +99,22 @@ class Config(Common):
         2, "Heads of attention in a layer.", at_least=1, topic=TRAINING
     )
     feed_forward: int = integer(512, "Units of a layer.", at_least=1, topic=TRAINING)
+    channels: tuple[int, ...] = integers(
+        (8, 16),
+        "Channels of each convolution of the encoder of images.",
+        at_least=1,
+        distinct=False,
+        topic=TRAINING,
+    )
+    features: int = integer(
+        64, "What the encoder says of an image.", at_least=1, topic=TRAINING
+    )
+    local_epochs: tuple[int, ...] = integers(
+        (1,),
+        "Passes over own data of an agent that is awake; several are compared.",
+        at_least=1,
+        topic=TRAINING,
+    )
     dropout: float = number(
         0.1, "Rate of dropout.", at_least=0, at_most=0.9, topic=TRAINING
     )

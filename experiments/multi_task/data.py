@@ -8,12 +8,14 @@ import numpy as np
 
 from experiments.engine.datasets import users_of_runs
 from experiments.engine.jobs import data_rng, of_all_runs
-from experiments.multi_task.config import EMBEDDED, TAGGED, TEXTS, Config
+from experiments.multi_task import images
+from experiments.multi_task.config import EMBEDDED, IMAGES, TAGGED, TEXTS, Config
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import masked, ner, speakers, text
 from p2pjax.datasets.loaders.ner import Tagged
 from p2pjax.datasets.loaders.pieces import Pieces, read, train, whole_words
 from p2pjax.datasets.loaders.text import Corpus, Documents
+from p2pjax.datasets.stacking import Examples
 from p2pjax.nn.encoder import Encoder
 from p2pjax.tasks._encoder_tasks import masked_token, tagging
 from p2pjax.tasks.task import Task
@@ -23,10 +25,10 @@ SHARE = {"few_nerd": 0.2}  # of the sentences, as in the thesis
 
 
 class Dataset(NamedTuple):
-    """Texts of users, to predict masked tokens in, or sentences with tags."""
+    """Texts of users, to predict masked tokens in, sentences with tags, or images."""
 
     name: str
-    content: Documents | Tagged
+    content: Documents | Tagged | Examples
 
     @property
     def is_masked(self) -> bool:
@@ -34,9 +36,16 @@ class Dataset(NamedTuple):
         return isinstance(self.content, Documents)
 
     @property
+    def head(self) -> str:
+        """Equal for tasks whose heads are the same, which can be one task."""
+        if isinstance(self.content, Examples):
+            return f"{self.content.num_classes} classes"
+        return "tokens" if self.is_masked else f"tags of {self.name}"
+
+    @property
     def score(self) -> str:
         """The metric that is this task's score."""
-        return "accuracy" if self.is_masked else "f1"
+        return "f1" if isinstance(self.content, Tagged) else "accuracy"
 
     @property
     def metric(self) -> str:
@@ -51,10 +60,22 @@ def metric(name: str) -> str:
 
 def load(config: Config) -> dict[str, Dataset]:
     """Data sets by name, generated or from where the config says."""
+    if has_images(config) and not set(config.dataset) <= set(IMAGES):
+        raise InputError(
+            "Need texts or images, which have no encoder in common, got "
+            f"--dataset={','.join(config.dataset)}: leave out one kind."
+        )
     return {name: Dataset(name, _content(config, name)) for name in config.dataset}
 
 
-def _content(config: Config, name: str) -> Documents | Tagged:
+def has_images(config: Config) -> bool:
+    """Whether any task is on images."""
+    return not set(config.dataset).isdisjoint(IMAGES)
+
+
+def _content(config: Config, name: str) -> Documents | Tagged | Examples:
+    if name in IMAGES:
+        return images.load(config, name)
     seed = config.seed + name.endswith("_2")
     if name in EMBEDDED:
         return _generated(name, users_of_runs(config, config.num_agents), seed)
@@ -82,7 +103,8 @@ def _generated(name: str, num_users: int, seed: int) -> Documents | Tagged:
 
 def needs_training(config: Config) -> bool:
     """Whether the vocabulary has to be learned from training texts."""
-    return config.vocabulary is None and not set(config.dataset) <= set(EMBEDDED)
+    has_own_words = set(config.dataset) <= {*EMBEDDED, *IMAGES}
+    return config.vocabulary is None and not has_own_words
 
 
 def vocabulary(config: Config, datasets: Mapping[str, Dataset]) -> Pieces:
@@ -98,6 +120,8 @@ def vocabulary(config: Config, datasets: Mapping[str, Dataset]) -> Pieces:
 def _training_texts(dataset: Dataset) -> list[str]:
     """As the task sees them."""
     content = dataset.content
+    if isinstance(content, Examples):
+        return []
     if isinstance(content, Tagged):
         return ner.texts(content.train)
     return [
@@ -108,8 +132,11 @@ def _training_texts(dataset: Dataset) -> list[str]:
     ]
 
 
-def task_of(dataset: Dataset, encoder: Encoder, length: int, pieces: Pieces) -> Task:
+def task_of(config: Config, dataset: Dataset, encoder: Encoder, pieces: Pieces) -> Task:
     """What its agents learn."""
+    if isinstance(dataset.content, Examples):
+        return images.task_of(config, dataset.content.num_classes)
+    length = config.length
     if isinstance(dataset.content, Tagged):
         labels = ner.label_set(dataset.content)
         return tagging(encoder, length, labels)
@@ -123,6 +150,8 @@ def make_data(
 
     All have the same shapes.
     """
+    if isinstance(dataset.content, Examples):
+        return images.make_data(config, dataset.name, dataset.content)
     if isinstance(dataset.content, Tagged):
         divide = partial(
             ner.world_of_sentences,

@@ -94,16 +94,17 @@ def table(rows: Sequence[Row]) -> str:
     lines.append("|---" * 9 + "|")
     every = scores(rows)
     for score in every:
-        method, graph, _ = score.contender
-        cells = [score.metric, method, score.contender.tasks, graph]
+        one = score.contender
+        cells = [score.metric, one.method, one.tasks, one.graph_in_words]
         cells += [str(len(score.top)), f"{score.mean:.4f}"]
         alone = [
             other
             for other in every
             if (other.metric, other.contender.method) == (score.metric, "cts")
+            and other.contender.local_epochs == one.local_epochs
         ]
         compared = ["", "", ""]
-        if alone and method != "cts" and set(alone[0].top) & set(score.top):
+        if alone and one.method != "cts" and set(alone[0].top) & set(score.top):
             difference, p = score.difference(alone[0])
             runs = [run for run in score.top if run in alone[0].top]
             before = max(float(np.mean([alone[0].top[run] for run in runs])), 1e-9)

@@ -16,19 +16,21 @@ from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.datasets import least_words
 from experiments.engine.jobs import Job, Program, jobs_of_runs
-from experiments.multi_task import data, scores
+from experiments.multi_task import data, images, neighbors, scores
 from experiments.multi_task.config import DATASETS, EMBEDDED, Config
 from experiments.multi_task.contenders import Contender, contenders
 from experiments.multi_task.data import Dataset
-from p2pjax.algorithms._multi_task import multi_task
+from p2pjax.algorithms._multi_task import ENCODER, multi_task
 from p2pjax.asynchronous import task_groups
 from p2pjax.datasets.loaders.pieces import Pieces, write
+from p2pjax.evaluation.models import consensus_distance
 from p2pjax.evaluation.test_sets import DIVERGED, on_test_sets_of_groups
 from p2pjax.graphs import clusters, generators
 from p2pjax.graphs.topology import Graphs, Topology
 from p2pjax.nn.encoder import Encoder
 from p2pjax.tasks._encoder_tasks import masked_token
 from p2pjax.training.agent_loop import VMAP
+from p2pjax.training.local_updates import epochs
 from p2pjax.types import Array, FederatedData, InputError, Models
 
 
@@ -55,8 +57,10 @@ def check_room(config: Config, vocab_size: int) -> None:
 
     Args:
       config: of the experiment.
-      vocab_size: pieces of words, at least.
+      vocab_size: pieces of words, at least; images have none.
     """
+    if data.has_images(config):
+        return images.check_room(config, make_optimizer(config))
     task = masked_token(make_encoder(config, vocab_size), config.length, mask_id=1)
     fitting.check_agents(
         config,
@@ -80,7 +84,8 @@ def graph_of(config: Config, contender: Contender) -> Graphs:
 
     def draw(rng: np.random.Generator) -> Topology:
         if contender.graph == "clustered":
-            return clusters.clustered(cluster, degree, seed=rng)
+            share = contender.foreign_share
+            return clusters.clustered(cluster, degree, foreign=share, seed=rng)
         return generators.directed_regular(len(cluster), degree, seed=rng)
 
     draw(np.random.default_rng(0))  # refuses what is not possible
@@ -96,7 +101,7 @@ def build_program(
     """A contender, ready to run."""
     encoder, size = make_encoder(config, pieces.num_ids), config.num_agents
     own = [datasets[name] for name in contender.names]
-    tasks = [data.task_of(one, encoder, config.length, pieces) for one in own]
+    tasks = [data.task_of(config, one, encoder, pieces) for one in own]
     sizes = [size] * len(own)
     if contender.method == "mono":
         tasks, sizes = tasks[:1], [sum(sizes)]
@@ -108,6 +113,7 @@ def build_program(
         graph_of(config, contender),
         batch_size=config.batch_size,
         encoder_freeze=contender.method == "mt_ef",
+        local_updates=epochs(contender.local_epochs),
         agent_loop=agent_loop(config),
     )
     on_own_tests = on_test_sets_of_groups(
@@ -122,6 +128,8 @@ def build_program(
         for when in ("before", "after"):
             if f"score_{when}" in values:
                 rows[f"accuracy_{when}"] = values[f"score_{when}"]
+        encoders = models.reported.params[ENCODER]
+        rows["encoder_spread"] = consensus_distance(encoders)
         for number, one in enumerate(own):
             agents = slice(number * size, (number + 1) * size)
             rows[one.metric] = jnp.nanmean(values["score"][agents])
@@ -148,11 +156,11 @@ def jobs_with(
         return task_groups.joined_world(own)
 
     jobs = []
-    for contender in compared:
+    for contender, setting in compared:
         jobs += jobs_of_runs(
             config,
             contender.method,
-            contender.setting,
+            setting,
             build_program(config, contender, datasets, pieces),
             partial(data_of, contender),
         )
@@ -161,7 +169,9 @@ def jobs_with(
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all contenders."""
-    if set(config.dataset) <= set(EMBEDDED):
+    if data.has_images(config):
+        check_room(config, 0)
+    elif set(config.dataset) <= set(EMBEDDED):
         check_room(config, least_words(config, config.num_pieces))
     datasets = data.load(config)
     return jobs_with(config, datasets, data.vocabulary(config, datasets))
@@ -196,11 +206,13 @@ def keep_vocabulary(config: Config) -> Config:
 
 
 def report(config: Config, folder: Path) -> None:
-    """A figure per task, and the table of scores against each task alone."""
+    """A figure per task, and tables: against each task alone, by own neighbours."""
     for score in map(data.metric, config.dataset):
         label = "user accuracy" if score.startswith("ua_") else "F1 of entities"
         figures.score_by_round(folder, score, f"{label}, {score[3:]}")
+    figures.score_by_round(folder, "encoder_spread", "distance of encoders from mean")
     print(scores.table(scores.read(folder)))
+    print(neighbors.table(folder))
     print(f"Results are in {folder}")
 
 
@@ -209,7 +221,7 @@ EXPERIMENT = Experiment(
     Config,
     make_jobs,
     report,
-    summary=(*map(data.metric, DATASETS), *SUMMARY),
+    summary=(*map(data.metric, DATASETS), *SUMMARY, "encoder_spread"),
     prepare=prepare,
     takes_processes=False,
 )

@@ -12,6 +12,7 @@ from experiments.engine.fields import (
     integers,
     names,
     number,
+    numbers,
     switch,
 )
 from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
@@ -35,11 +36,15 @@ METHODS = (
     "fedavg",
     "central",
 )
+GRAPHS = ("sparse", "ring", "irregular")
 SHARING: dict[str, shared.Local] = {
     "full": shared.FULL,
     "fed_bn": shared.FED_BN,
     "silo_bn": shared.SILO_BN,
 }
+
+
+NORMS = ("plain", "affine")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +53,29 @@ class Config(Common):
 
     study: str = choice(
         "methods",
-        ("methods", "ablation", "ring", "sparse", "scaling", "references"),
+        (
+            "methods",
+            "ablation",
+            "ring",
+            "sparse",
+            "scaling",
+            "epochs",
+            "loss",
+            "references",
+        ),
         "What is compared; see above.",
     )
     methods: tuple[str, ...] = names(
         METHODS, "What the study `methods` compares.", among=METHODS
     )
+    graph: str = choice(
+        "sparse",
+        GRAPHS,
+        "Of the studies methods, epochs and loss. In irregular ones, directed and "
+        "strongly connected, agents hear and reach --degree others on average.",
+    )
     directed: bool = switch(
-        True, "Whether links of the study `methods` go one way only."
+        True, "Whether links of the studies methods, epochs and loss go one way only."
     )
     sizes: tuple[int, ...] = integers(
         (100, 500), "Agents of the study `scaling`.", at_least=1
@@ -110,11 +130,38 @@ class Config(Common):
         at_least=0,
         topic=TRAINING,
     )
-    loss_probability: float = number(
-        0.0,
-        "Probability that an asynchronous message, or one of SGP, is lost.",
+    local_epochs: tuple[int, ...] = integers(
+        (1,),
+        "Passes over own data of an awake agent of P2P-BN and of a client of FedAvg; "
+        "several are compared.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    local_steps: tuple[int, ...] = integers(
+        (1,),
+        "Mini-batches between two exchanges of step-wise methods; several are "
+        "compared.",
+        at_least=1,
+        topic=TRAINING,
+    )
+    loss_probability: tuple[float, ...] = numbers(
+        (0.0,),
+        "Probability that a message is lost; several are compared.",
         at_least=0,
         below=1,
+        topic=TRAINING,
+    )
+    norm: tuple[str, ...] = names(
+        NORMS[:1],
+        "Batch norm of the network, with nothing that is trained as in the thesis, or "
+        "with a scale and a bias; several are compared.",
+        among=NORMS,
+        topic=TRAINING,
+    )
+    gosgd_per_edge: bool = switch(
+        False,
+        "Whether an agent of GoSGD decides for each receiver whether it sends, not "
+        "for all at once.",
         topic=TRAINING,
     )
     score_before: bool = switch(

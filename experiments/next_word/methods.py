@@ -9,6 +9,7 @@ import optax
 from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Program
 from experiments.next_word.config import SHARING, Config
+from experiments.next_word.graphs import graph_of
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._d2 import d2_protocol
 from p2pjax.algorithms._gosgd import gosgd_protocol
@@ -23,12 +24,15 @@ from p2pjax.engines.stepwise import GossipProtocol, gossip
 from p2pjax.evaluation.models import consensus_distance, worst_decile
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.exchange.channel import drop
-from p2pjax.graphs import generators
 from p2pjax.graphs.topology import Graphs
 from p2pjax.nn.gru import NextWord
 from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
+from p2pjax.training import local_updates
 from p2pjax.types import Algorithm, Array, FederatedData, InputError, Models
+
+NEVER_SENDS = ("local_only", "central")
+STEPWISE = ("dpsgd", "d2", "sgp", "gosgd")
 
 
 class Contender(NamedTuple):
@@ -36,28 +40,42 @@ class Contender(NamedTuple):
 
     method: str
     num_agents: int
-    ring: bool = False  # else sparse
+    graph: str = "sparse"
     directed: bool = True
     rewire_every: int | None = None  # network epochs
     batch_norm: bool = True
     growing_momentum: bool = False
+    norm: str = "plain"
+    local_epochs: int = 1
+    local_steps: int = 1
+    loss_probability: float = 0.0
 
-
-def graph_of(config: Config, contender: Contender) -> Graphs:
-    """The graph, or how to draw one."""
-    size, degree = contender.num_agents, config.degree or 3
-    if contender.ring:
-        return generators.ring(size, directed=contender.directed)
-    draw = (
-        generators.directed_regular if contender.directed else generators.random_regular
-    )
-    draw(size, degree, seed=0)  # refuses what is not possible
-    return lambda rng: draw(size, degree, seed=rng)
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Fields of the config with several values that mean something to it."""
+        own = ("norm",) if self.batch_norm else ()
+        if self.method in NEVER_SENDS:
+            return own
+        is_stepwise = self.method in STEPWISE
+        return (
+            *own,
+            "loss_probability",
+            f"local_{'steps' if is_stepwise else 'epochs'}",
+        )
 
 
 Make = Callable[
     [Config, Task, optax.GradientTransformation, Contender], Algorithm
 ]  # a method
+
+
+def _graph_of(config: Config, contender: Contender) -> Graphs:
+    return graph_of(
+        contender.graph,
+        contender.num_agents,
+        config.degree or 3,
+        directed=contender.directed,
+    )
 
 
 def _alone(
@@ -107,6 +125,8 @@ def _server(
         optimizer,
         batch_size=config.batch_size,
         num_clients=_num_clients(config, contender),
+        local_updates=local_updates.epochs(contender.local_epochs),
+        channel=drop(contender.loss_probability),
         local_patterns=SHARING[config.sharing],
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),
@@ -114,25 +134,36 @@ def _server(
 
 
 def _stepwise(
-    protocol: Callable[[], GossipProtocol],
-    is_lossy: bool,
+    protocol: Callable[[Config], GossipProtocol],
     config: Config,
     task: Task,
     optimizer: optax.GradientTransformation,
     contender: Contender,
 ) -> Algorithm:
+    graph = _graph_of(config, contender)
+    if contender.graph == "irregular" and config.score_before:
+        raise InputError(
+            "Need --noscore_before with --graph=irregular: exchanges that wait to be "
+            "scored need graphs in which all agents have as many peers."
+        )
     return gossip(
         task,
         optimizer,
-        protocol(),
-        graph_of(config, contender),
+        protocol(config),
+        graph,
         batch_size=config.batch_size,
+        local_updates=local_updates.steps(contender.local_steps),
         rewire_every=contender.rewire_every,
-        channel=drop(config.loss_probability if is_lossy else 0.0),
+        channel=drop(contender.loss_probability),
         local_patterns=SHARING[config.sharing],
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),
+        name=contender.method,
     )
+
+
+def _gosgd(config: Config) -> GossipProtocol:
+    return gosgd_protocol(per_edge=config.gosgd_per_edge)
 
 
 def _push(
@@ -147,15 +178,16 @@ def _push(
     return p2p_bn(
         task,
         optimizer,
-        graph_of(config, contender),
+        _graph_of(config, contender),
         batch_size=config.batch_size,
+        local_updates=local_updates.epochs(contender.local_epochs),
         rewire_every=contender.rewire_every,
         fine_tuning=fine_tuning,
         growing_momentum=contender.growing_momentum and contender.batch_norm,
         timing=Timing(
             poisson=config.poisson,
             mean_delay=config.mean_delay,
-            loss_probability=config.loss_probability,
+            loss_probability=contender.loss_probability,
         ),
         local_patterns=SHARING[config.sharing],
         agent_loop=agent_loop(config, task),
@@ -164,10 +196,10 @@ def _push(
 
 MAKE: dict[str, Make] = {
     "local_only": _alone,
-    "dpsgd": partial(_stepwise, neighbor_averaging, False),
-    "d2": partial(_stepwise, d2_protocol, False),
-    "sgp": partial(_stepwise, sgp_protocol, True),
-    "gosgd": partial(_stepwise, gosgd_protocol, False),
+    "dpsgd": partial(_stepwise, lambda _: neighbor_averaging()),
+    "d2": partial(_stepwise, lambda _: d2_protocol()),
+    "sgp": partial(_stepwise, lambda _: sgp_protocol()),
+    "gosgd": partial(_stepwise, _gosgd),
     "p2p_bn_no_tuning": partial(_push, False),
     "p2p_bn": partial(_push, True),
     "fedavg": _server,
@@ -179,7 +211,14 @@ def make_task(config: Config, contender: Contender, num_ids: int) -> Task:
     """The next-word network of the thesis."""
     units = config.units
     return next_token(
-        NextWord(num_ids, units, units, units, contender.batch_norm),
+        NextWord(
+            num_ids,
+            units,
+            units,
+            units,
+            contender.batch_norm,
+            affine=contender.norm == "affine",
+        ),
         WINDOW,
         ignore_token=1,
         momentum=0.9 if contender.batch_norm else None,

@@ -1,12 +1,12 @@
 """What `experiments.next_word` compares: methods, graphs, numbers of agents."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.analysis import figures
-from experiments.engine import fitting
+from experiments.engine import design, fitting
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.datasets import least_words, load_dataset, users_of_runs
 from experiments.engine.jobs import (
@@ -28,14 +28,19 @@ from p2pjax.datasets.loaders import speakers, text
 from p2pjax.datasets.loaders.text import Corpus, Documents
 from p2pjax.types import FederatedData
 
+PUSHED = ("p2p_bn_no_tuning", "p2p_bn")
 COMPARED = ("d2", "gosgd", "sgp", "p2p_bn")  # in the thesis
 Compared = list[tuple[Contender, dict[str, Any]]]  # with what rows say about it
 
 
 def methods(config: Config) -> Compared:
-    """Any methods on one sparse graph."""
-    size, directed = config.num_agents, config.directed
-    return [(Contender(name, size, directed=directed), {}) for name in config.methods]
+    """Any methods on one graph."""
+    return _on_one_graph(config, config.methods)
+
+
+def _on_one_graph(config: Config, names: Sequence[str]) -> Compared:
+    size, graph, directed = config.num_agents, config.graph, config.directed
+    return [(Contender(name, size, graph, directed), {}) for name in names]
 
 
 def ablation(config: Config) -> Compared:
@@ -61,7 +66,7 @@ def ring(config: Config) -> Compared:
         contender = Contender(
             name,
             config.num_agents,
-            ring=True,
+            graph="ring",
             directed=directed,
             batch_norm=batch_norm,
         )
@@ -96,6 +101,16 @@ def scaling(config: Config) -> Compared:
     ]
 
 
+def epochs(config: Config) -> Compared:
+    """How long agents learn by themselves, --local_epochs and --local_steps."""
+    return _on_one_graph(config, ("dpsgd", "gosgd", *PUSHED))
+
+
+def loss(config: Config) -> Compared:
+    """Protocols that take losses, with --loss_probability."""
+    return _on_one_graph(config, ("dpsgd", "gosgd", "sgp", *PUSHED))
+
+
 def references(config: Config) -> Compared:
     """Each agent alone, and all data pooled."""
     return [
@@ -109,8 +124,27 @@ STUDIES: dict[str, Callable[[Config], Compared]] = {
     "ring": ring,
     "sparse": sparse,
     "scaling": scaling,
+    "epochs": epochs,
+    "loss": loss,
     "references": references,
 }
+
+
+def contenders(config: Config) -> Compared:
+    """What the study compares, with each value of the flags that have several."""
+    found: Compared = []
+    for contender, setting in STUDIES[config.study](config):
+        for varied, values in design.combinations(
+            {
+                "norm": config.norm,
+                "local_epochs": config.local_epochs,
+                "local_steps": config.local_steps,
+                "loss_probability": config.loss_probability,
+            },
+            contender.factors,
+        ):
+            found.append((contender._replace(**values), setting | varied))
+    return found
 
 
 def load_documents(config: Config, num_agents: int) -> Documents:
@@ -136,7 +170,7 @@ def check_room(config: Config, num_ids: int) -> None:
       config: of the experiment.
       num_ids: of the vocabulary, at least.
     """
-    for contender, _ in STUDIES[config.study](config):
+    for contender, _ in contenders(config):
         fitting.check_agents(
             config,
             1 if contender.method == "central" else contender.num_agents,
@@ -168,7 +202,7 @@ def make_data(
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of what the study compares."""
-    compared = STUDIES[config.study](config)
+    compared = contenders(config)
     sizes = sorted({contender.num_agents for contender, _ in compared})
     corpus = text.encode(load_documents(config, sizes[-1]), config.num_words)
     check_room(config, corpus.vocabulary.num_ids)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from p2pjax.graphs.generators import directed_regular
+from p2pjax.graphs.generators import RANDOM_TRIES, directed_regular
 from p2pjax.graphs.topology import Seed, Topology, from_edges, from_graph, generator
 from p2pjax.types import Array, InputError
 
@@ -31,31 +31,43 @@ def oracle(cluster: Array | Sequence[int], degree: int = 3, *, seed: Seed) -> To
 
 
 def clustered(
-    cluster: Array | Sequence[int], degree: int = 3, *, seed: Seed
+    cluster: Array | Sequence[int],
+    degree: int = 3,
+    *,
+    foreign: float | None = None,
+    seed: Seed,
 ) -> Topology:
-    """All edges but one of each agent stay inside its cluster.
+    """Each agent has some edges inside its cluster and the others to other clusters.
 
-    Each agent sends `degree - 1` messages inside its own cluster and one to another,
-    and receives as many from each; with the default a third of what an agent receives
-    comes from outside. The edges between clusters spread as evenly over the pairs of
-    clusters as the sizes allow; between two clusters they are a random bijection each
-    way.
+    As many of its senders as of its receivers are foreign: one, if not said otherwise,
+    so that with the default degree a third of what an agent receives comes from
+    outside. The edges between clusters spread as evenly over the pairs of clusters as
+    the sizes allow; between two clusters they are random bijections each way.
 
     Args:
       cluster: `[N]` labels of tasks or clusters; none may hold more than half of all
-        agents.
+        agents, if any edges are foreign.
       degree: number of senders and of receivers of each agent.
+      foreign: share of an agent's edges that are foreign, 0 to 1; taken to the nearest
+        whole number of edges. None is one edge.
       seed: draws the graph.
 
     >>> cluster = np.repeat([0, 1], 6)
-    >>> graph = clustered(cluster, degree=3, seed=0)
+    >>> graph = clustered(cluster, degree=3, foreign=2 / 3, seed=0)
     >>> (cluster[graph.neighbor] != cluster[:, None]).sum(1).tolist()
-    [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
     """
     cluster, rng = _labels(cluster), generator(seed)
-    sender, receiver = _edges_inside(rng, cluster, degree - 1)
-    start, stop = _edges_between(rng, cluster)
-    return from_edges(len(cluster), np.append(sender, start), np.append(receiver, stop))
+    if foreign is not None and not 0 <= foreign <= 1:
+        raise InputError(f"Need a share of foreign edges from 0 to 1, got {foreign}.")
+    num_foreign = 1 if foreign is None else round(foreign * degree)
+    ends = []
+    if foreign is None or num_foreign < degree or degree < 1:  # which is refused there
+        ends.append(_edges_inside(rng, cluster, degree - num_foreign))
+    if num_foreign:
+        ends.append(_several_edges_between(rng, cluster, num_foreign))
+    sender, receiver = map(np.concatenate, zip(*ends, strict=True))
+    return from_edges(len(cluster), sender, receiver)
 
 
 def two_worlds(num_agents: int, links: int) -> Topology:
@@ -181,6 +193,26 @@ def _edges_inside(
         senders.append(members[inside.neighbor.ravel()])
         receivers.append(np.repeat(members, degree))
     return np.concatenate(senders), np.concatenate(receivers)
+
+
+def _several_edges_between(
+    rng: np.random.Generator, cluster: np.ndarray, degree: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Permutations in which all leave their cluster, without repeated edges."""
+    used = np.empty(0, np.int64)
+    for _ in range(degree * RANDOM_TRIES):
+        sender, receiver = _edges_between(rng, cluster)
+        found = sender * len(cluster) + receiver
+        if not np.isin(found, used).any():
+            used = np.append(used, found)
+        if len(used) == degree * len(cluster):
+            sender, receiver = np.divmod(used, len(cluster))
+            return sender, receiver
+    raise InputError(
+        f"Need clusters in which {degree} foreign edges of each agent are easy to "
+        f"draw, got {len(cluster)} agents: lower the degree or the share of foreign "
+        "edges, or take more agents."
+    )
 
 
 def _edges_between(

@@ -12,7 +12,7 @@ Modules beside `kernels` are free to import; `kernels` is for this package only.
 """
 
 from p2pjax.nn.batch_norm_cnn import BatchNormCNN
-from p2pjax.nn.cnn import CNN, cifar_cnn_code, cifar_cnn_table
+from p2pjax.nn.cnn import CNN, ImageModel, cifar_cnn_code, cifar_cnn_table
 from p2pjax.nn.encoder import Encoder, TokenHead, TokenModel, bert_tiny
 from p2pjax.nn.fast_convolution import fast_conv
 from p2pjax.nn.fast_gradients import with_fast_gradients
@@ -30,6 +30,7 @@ __all__ = [
     "MLP",
     "BatchNormCNN",
     "Encoder",
+    "ImageModel",
     "NextWord",
     "SequenceClassifier",
     "SlowConvolutionWarning",

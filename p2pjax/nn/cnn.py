@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 
 from p2pjax.nn.cells import ABSENT_LOGIT, cell_mask, mask_absent
-from p2pjax.nn.kernels.dense import DenseGeneral
+from p2pjax.nn.kernels.dense import Dense, DenseGeneral
 from p2pjax.nn.kernels.pooled import PooledConvolution
 from p2pjax.types import Array, InputError, Wiring
 
@@ -84,6 +84,39 @@ class CNN(nn.Module):
                 f"{layer}, got {shape[1]} x {shape[2]}: use larger images, a smaller "
                 "kernel_size or pool, or fewer convolutions."
             )
+
+
+class ImageModel(nn.Module):
+    """An encoder of images and the head of a task, as subtrees `encoder` and `head`.
+
+    Agents of different tasks share the encoder only (`multi_task`): what an image looks
+    like, whatever it is that they have to say about it.
+
+    >>> import jax, jax.numpy as jnp
+    >>> import p2pjax as pj
+    >>> network = pj.nn.ImageModel(pj.nn.CNN((6,), (), 20), 10)
+    >>> logits, variables = jax.jit(network.init_with_output)(
+    ...     jax.random.key(0), jnp.ones((4, 28, 28, 1))
+    ... )
+    >>> logits.shape, sorted(variables["params"])
+    ((4, 10), ['encoder', 'head'])
+
+    Attributes:
+      encoder: features `[B, n]` of images.
+      num_classes: outputs of the head.
+      activation: of the features.
+    """
+
+    encoder: nn.Module
+    num_classes: int
+    activation: Callable[[Array], Array] = nn.relu
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Logits `[B, num_classes]` of images, as the encoder takes them."""
+        features = self.activation(self.encoder(x))
+        init = nn.initializers.glorot_uniform()
+        return Dense(self.num_classes, kernel_init=init, name="head")(features)
 
 
 def cifar_cnn_code() -> CNN:

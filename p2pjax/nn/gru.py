@@ -42,15 +42,17 @@ class GRU(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Normalises every column by batch or running statistics; nothing is trained.
+    """Normalises every column by batch or running statistics.
 
     The statistics are the collection `batch_stats`; a training call has to make it
     mutable. Examples that are not valid enter nothing, and a batch without a valid
     example leaves the running values as they are. flax's own has neither a momentum
-    that may be traced nor statistics that stay when no example is valid.
+    that may be traced nor statistics that stay when no example is valid. Nothing is
+    trained unless it is `affine`: then a scale and a bias of each column are.
     """
 
     epsilon: float = 1e-3
+    affine: bool = False
 
     @nn.compact
     def __call__(
@@ -66,7 +68,7 @@ class BatchNorm(nn.Module):
         mean = self.variable("batch_stats", "mean", jnp.zeros, (width,), x.dtype)
         var = self.variable("batch_stats", "var", jnp.ones, (width,), x.dtype)
         if not train:
-            return _normalised(x, mean.value, var.value, self.epsilon)
+            return self._scaled(_normalised(x, mean.value, var.value, self.epsilon))
         counts = jnp.ones((x.shape[0], 1), bool) if valid is None else valid[:, None]
         total = counts.sum().astype(x.dtype)
 
@@ -79,7 +81,16 @@ class BatchNorm(nn.Module):
             keep = jnp.where(total > 0, jnp.asarray(momentum, x.dtype), 1)
             mean.value = keep * mean.value + (1 - keep) * batch_mean
             var.value = keep * var.value + (1 - keep) * batch_var
-        return _normalised(x, batch_mean, batch_var, self.epsilon)
+        return self._scaled(_normalised(x, batch_mean, batch_var, self.epsilon))
+
+    def _scaled(self, x: Array) -> Array:
+        """With what is trained, if anything is."""
+        if not self.affine:
+            return x
+        width, init = (x.shape[-1],), nn.initializers
+        scale = self.param("scale", init.ones, width, x.dtype)
+        bias = self.param("bias", init.zeros, width, x.dtype)
+        return x * scale[None] + bias[None]
 
 
 class NextWord(nn.Module):
@@ -100,6 +111,8 @@ class NextWord(nn.Module):
       units: of the GRU.
       dense: units of the dense layer.
       batch_norm: whether to normalise after the GRU and after the dense layer.
+      affine: whether batch norm has a scale and a bias that are trained, which the
+        network of the thesis leaves out.
     """
 
     vocab_size: int = 10_002
@@ -107,6 +120,7 @@ class NextWord(nn.Module):
     units: int = 100
     dense: int = 100
     batch_norm: bool = False
+    affine: bool = False
 
     @nn.compact
     def __call__(
@@ -130,7 +144,7 @@ class NextWord(nn.Module):
         def normalised(x: Array, name: str) -> Array:
             if not self.batch_norm:
                 return x
-            norm = BatchNorm(name=name)
+            norm = BatchNorm(affine=self.affine, name=name)
             return norm(x, train=train, momentum=momentum, valid=valid)
 
         x = embedded(self.vocab_size, self.embedding)(tokens)
@@ -147,8 +161,12 @@ def wiring(module: NextWord) -> Wiring:
 
     Batch-norm statistics are not parameters and not in it.
     """
-    del module  # the same leaves for all sizes
-    return {
+    norms: Wiring = {
+        f"{name}/{leaf}": (part,)
+        for name, part in (("gru_norm", 1), ("dense_norm", 2))
+        for leaf in ("scale", "bias")
+    }
+    return (norms if module.batch_norm and module.affine else {}) | {
         "embedding/embedding": (None, 0),
         **recurrent_wiring("gru", 0, 1),
         "gru/recurrent_bias": (None, 1),
