@@ -171,8 +171,8 @@ def test_same_flags_same_bytes_and_rerun_from_run_flags(run, pairs):
             (
                 "--levels=60",
                 "--average_every=2",
-                "--noper_sample",
-                "--noshared_init",
+                "--update=mini_batch",
+                "--init=own",
                 "--loss=cross_entropy",
                 "--agent_loop=0",
             ),
@@ -203,8 +203,8 @@ def test_options_reach_the_run(run):
     assert last_row("--average_every=2")["messages"] == 1
     assert last_row("--averaging=gossip", "--degree=2")["messages"] == 6
     for option in (
-        "--noper_sample",
-        "--noshared_init",
+        "--update=mini_batch",
+        "--init=own",
         "--loss=cross_entropy",
         "--learning_rate=0.2",
         "--batch_size=5",

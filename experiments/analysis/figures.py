@@ -1,5 +1,6 @@
 """Figures of run folders, as PNG and SVG: means over runs with 95% intervals."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,10 @@ from experiments.engine.row_kinds import Row
 
 MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
+
+
+def _scheme(row: Row) -> str:
+    return row["scheme"]
 
 
 def accuracy_by_level(folder: Path) -> None:
@@ -199,6 +204,50 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
     save(figure, axes, folder, f"accuracy_by_{setting}")
+
+
+def accuracy_in_panels(
+    folder: Path,
+    panels: Sequence[str],
+    x: Callable[[Row], float],
+    label: str,
+    *,
+    line: Callable[[Row], str] = _scheme,
+    name: str = "accuracy_in_panels",
+    final: bool = True,
+) -> None:
+    """Accuracy in a panel for each combination of some settings, a line per scheme.
+
+    Args:
+      folder: of the run.
+      panels: names of the settings; rows may lack some.
+      x: a row's place on the axis.
+      label: of the axis.
+      line: a row's line; that of its scheme if not given.
+      name: of the figure.
+      final: draw the last evaluations only.
+    """
+    rows = reading.rows(folder, ("accuracy",))
+    rows = _final(rows) if final else rows
+    every = grouped(
+        rows,
+        lambda row: ", ".join(str(row["setting"].get(p, "")) for p in panels),
+    )
+    num_columns = min(4, len(every))
+    num_rows = -(-len(every) // num_columns)
+    size = (3.2 * num_columns + 1.5, 2.8 * num_rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(every) :]:
+        axes.axis("off")
+    for axes, (said, same) in zip(grid.flat, every.items(), strict=False):
+        draw_lines(axes, grouped(same, line), x)
+        axes.set_title(said.replace("_", " "), fontsize="small")
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("accuracy, mean over agents")
+    save_with_legend(figure, grid[0, -1], folder, name)
 
 
 def print_summary(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Kept studies as Markdown: the command, what it took, and a table of accuracies."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from experiments.claims import evidence
 from experiments.claims.evidence import Group, Study
 from experiments.engine import reading, untrusted_files
 from experiments.engine.row_kinds import WHERE
+from experiments.tables import readings
+from experiments.tables.markdown import markdown
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
@@ -43,6 +44,7 @@ def pages(root: Path) -> dict[Path, str]:
             s for name, s in studies.items() if name.split(".")[0] == path.parent.name
         ]
         parts = [section(root, study) for study in own]
+        parts += readings.sections(root, studies, path.parent.name)
         if not parts:
             parts = ["No study is kept yet.\n"]
         found[path] = replaced(path, "\n".join(parts))
@@ -204,12 +206,3 @@ def _cell(group: Group, metric: str, at: int | None) -> str:
     if len(values) < 2:
         return mean
     return f"{mean} ± {statistics.mean_interval(values):{digits}}"
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    return [
-        f"| {' | '.join(head)} |",
-        "|---" * len(head) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
