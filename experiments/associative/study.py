@@ -5,8 +5,9 @@ from pathlib import Path
 
 from experiments.analysis import figures
 from experiments.associative.config import Config
+from experiments.averaging import pictures
 from experiments.averaging.cases import Case, averaging_jobs, averaging_program
-from experiments.averaging.design import Choices, rate_of
+from experiments.averaging.design import Choices, rate_of, varied
 from experiments.averaging.schemes import one_model
 from experiments.engine import fitting
 from experiments.engine.command import Experiment
@@ -76,8 +77,11 @@ def make_jobs(config: Config) -> list[Job]:
 
 def report(config: Config, folder: Path) -> None:
     """Accuracy against global cells, and a table for a person."""
-    del config
-    figures.accuracy_by_hidden(folder)
+    if varied(config):
+        label = "global hidden cells"
+        pictures.of_combinations(config, folder, "hidden", label, ("modified",))
+    else:
+        figures.accuracy_by_hidden(folder)
     figures.print_summary(folder)
 
 

@@ -21,7 +21,7 @@ from experiments.averaging.design import (
     choices_of,
     rate_of,
 )
-from experiments.averaging.realisations import realisation
+from experiments.averaging.realisations import facts_of, realisation
 from experiments.averaging.schemes import level_layout, one_model
 from experiments.engine import fitting
 from experiments.engine.config import agent_loop
@@ -59,6 +59,7 @@ class Case(NamedTuple):
     make_data: MakeData
     batch_size: int | None = None  # the config's if not given
     drift: float | None = None  # the config's if not given
+    average_every: int | None = None  # mini-batches; the config's if not given
     runs: Sequence[int] | None = None  # all if not given
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
 
@@ -147,7 +148,8 @@ def averaging_jobs(
         runs = config.runs if case.runs is None else case.runs
         data = case.make_data(runs[0])
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(data))
-        same = (choices, case.scheme, case.batch_size, case.drift, shapes)
+        rhythm = case.batch_size, case.drift, case.average_every
+        same = (choices, case.scheme, rhythm, shapes)
         if same not in programs:
             programs[same] = (build or perceptron_program)(config, choices, case, data)
         jobs += jobs_of_runs(
@@ -157,7 +159,7 @@ def averaging_jobs(
             programs[same],
             case.make_data,
             runs=runs,
-            facts=case.facts,
+            facts={**case.facts, **facts_of(config, choices)},
         )
     return jobs
 
@@ -212,7 +214,7 @@ def averaging_program(
         samplers.cyclic_window(case.batch_size or config.batch_size),
         sharing,
         realisation(config, choices, len(case.scheme.networks)),
-        average_every=config.average_every,
+        average_every=case.average_every or config.average_every,
         drift_threshold=config.drift if case.drift is None else case.drift,
         shared_init=choices.init == "shared",
         score_before=config.score_before,

@@ -124,6 +124,14 @@ class AveragingConfig(Common):
         at_least=1,
         topic=TRAINING,
     )
+    corrupt: float = number(
+        0.1,
+        "Share of the members that work together against an agent, for the bounds that "
+        "rows report of a private averaging.",
+        at_least=0,
+        below=0.5,
+        topic=TRAINING,
+    )
     rewire_every: int | None = integer(
         None,
         "Rounds between two gossip graphs; one graph if not given.",

@@ -31,6 +31,7 @@ class Choices(NamedTuple):
 
 
 LEARNING = ("loss", "init", "weights", "update")
+WAYS = ("averaging", "cycles", "privacy_level")
 # Factors that mean something to a way of averaging, beside how agents learn.
 OF_AVERAGING: Mapping[str, tuple[str, ...]] = {
     "server": (),
@@ -53,11 +54,10 @@ def choices_of(
     check_used(config)
     found = []
     factors = _factors(config)
-    names = (*LEARNING, "averaging", "cycles", "privacy_level", "rate")
     for way in config.averaging:
         own = {**factors, "averaging": (way,)}
         relevant = {*learning, "averaging", "rate", *OF_AVERAGING[way]}
-        named = set(names[:-1] if config.design else ())
+        named = {*LEARNING, *WAYS} if config.design else set()
         if len(config.averaging) > 1:
             named.add("averaging")
         for setting, chosen in design.combinations(own, relevant, named=named):

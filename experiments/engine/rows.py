@@ -12,7 +12,7 @@ from p2pjax.evaluation import models, statistics
 from p2pjax.evaluation.attacked import is_judged
 from p2pjax.evaluation.test_sets import DIVERGED
 from p2pjax.simulation._used import Used
-from p2pjax.types import Array, FederatedData, Info, Links
+from p2pjax.types import Array, FederatedData, Info, Links, ModelTraffic
 
 BY_CLASS = "class_accuracy"
 MOST_LINKED = 500  # agents of a run whose links are kept: there may be N * N of them
@@ -27,6 +27,7 @@ class Tally(NamedTuple):
     delivered: float  # parameters that a server sent, mean over agents
     links: np.ndarray | None = None  # [N, N] messages the row got from the column
     merged: np.ndarray | None = None  # [N, N] of these, where some are only looked at
+    models: np.ndarray | None = None  # [2, M] messages, parameters by model
 
 
 def nothing(num_agents: int) -> Tally:
@@ -49,7 +50,19 @@ def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
         tally.delivered + _mean_total(info.delivered),
         added(tally.links, info.links),
         added(tally.merged, info.merged),
+        _by_model(tally.models, info.models),
     )
+
+
+def _by_model(
+    before: np.ndarray | None, traffic: ModelTraffic | None
+) -> np.ndarray | None:
+    """Messages and parameters of each partial model `[2, M]`, means over agents."""
+    if traffic is None:
+        return before
+    each = traffic.messages, traffic.payload  # [rounds, N, M]
+    found = np.stack([np.sum(one, 0, np.float64).mean(0) for one in each])
+    return found if before is None else before + found
 
 
 def _payload(info: Info) -> float:
@@ -79,7 +92,13 @@ def to_json(tally: Tally) -> dict[str, Any]:
         None if pairs is None else _triples(pairs)
         for pairs in (tally.links, tally.merged)
     )
-    counts = {"sent": tally.sent.tolist(), "links": links, "merged": merged}
+    by_model = None if tally.models is None else tally.models.tolist()
+    counts = {
+        "sent": tally.sent.tolist(),
+        "links": links,
+        "merged": merged,
+        "models": by_model,
+    }
     return tally._asdict() | counts
 
 
@@ -102,6 +121,7 @@ def from_json(found: dict[str, Any]) -> Tally:
         found["delivered"],
         pairs(found["links"]),
         pairs(found["merged"]),
+        None if found["models"] is None else np.asarray(found["models"], np.float64),
     )
 
 
@@ -196,6 +216,10 @@ def metrics_row(
         row["time"] = info.time[-1]
     if info.delivered is not None:
         row["bytes_down"] = tally.delivered * models.BYTES_PER_PARAMETER
+    if tally.models is not None:
+        for model, (messages, parameters) in enumerate(tally.models.T.tolist()):
+            row[f"messages_of_model_{model}"] = messages
+            row[f"bytes_of_model_{model}"] = parameters * models.BYTES_PER_PARAMETER
     if info.epochs is not None:
         row["epochs"] = info.epochs[-1].mean()
     if info.weight is not None:

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
-from experiments.averaging import cases
+from experiments.averaging import cases, pictures
 from experiments.averaging.cases import Case, MakeData, averaging_jobs
+from experiments.averaging.design import varied
 from experiments.averaging.schemes import (
     check_scheme_file,
     file_schemes,
@@ -127,6 +128,11 @@ FIGURES: dict[str, Callable[[Path], None]] = {
         label="agents that average together",
     ),
 }
+COMBINED = {  # what figures of several combinations have on their axis
+    "level": ("level", "averaging level (%)"),
+    "scheme": ("round", "mini-batches"),
+    "peers": ("group_size", "agents that average together"),
+}
 
 
 def make_jobs(config: Config) -> list[Job]:
@@ -142,7 +148,11 @@ def make_jobs(config: Config) -> list[Job]:
 
 def report(config: Config, folder: Path) -> None:
     """The study's figure, and a table for a person."""
-    FIGURES[config.study](folder)
+    if varied(config):
+        x, label = COMBINED[config.study]
+        pictures.of_combinations(config, folder, x, label)
+    else:
+        FIGURES[config.study](folder)
     figures.print_summary(folder)
 
 

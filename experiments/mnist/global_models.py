@@ -118,9 +118,19 @@ def layouts(
 def drift(
     config: Config, network: Layout, blocks: Blocks, hundredths: tuple[int, ...]
 ) -> list[Case]:
-    """Dynamic averaging: agents average when they have drifted that far."""
+    """Dynamic averaging: agents average when they have drifted that far.
+
+    Beside it, averaging after so many mini-batches whatever the drift.
+    """
     data = _data(config, blocks, _tables(config, network))
-    return [
+    periodic = [
+        case._replace(average_every=period)
+        for period in config.periods or ()
+        for case in level_cases(
+            network, config.levels, config.num_agents, data, {"period": period}
+        )
+    ]
+    return periodic + [
         case._replace(drift=value / 100)
         for value in hundredths
         for case in level_cases(

@@ -4,11 +4,13 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
+from experiments.averaging import pictures
 from experiments.averaging.cases import (
     averaging_jobs,
     check_perceptrons,
     level_cases,
 )
+from experiments.averaging.design import varied
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
@@ -63,8 +65,10 @@ def make_jobs(config: Config) -> list[Job]:
 
 def report(config: Config, folder: Path) -> None:
     """Accuracy against the level, and a table for a person."""
-    del config
-    figures.accuracy_by_level(folder)
+    if varied(config):
+        pictures.of_combinations(config, folder, "level", "averaging level (%)")
+    else:
+        figures.accuracy_by_level(folder)
     figures.print_summary(folder)
 
 
