@@ -323,6 +323,12 @@ def on_embedded_data(flagfile, train_size, test_size):
     if "virtual.design" in name or "virtual.informed" in name:
         small += ("--initial_stddev=0.2", "--gate=0.1", "--divergence_weight=1")
         small += ("--largest_start=0.99", "--prior_stddev=1")
+    if "mnist.design" in name:
+        small += ("--init=own", "--weights=uniform", "--update=mini_batch")
+    if ".gossip_" in name:
+        small += ("--averaging=server,private", "--cycles=2")
+    if "mnist.tune" in name:
+        small += ("--rate_grid=1",)
     if "combination.mnist" in name:
         small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
     if "auto" in name:

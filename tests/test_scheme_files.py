@@ -256,7 +256,7 @@ class TestStudies:
     @pytest.mark.parametrize(
         "args, message",
         [
-            (("--study=level", "--values=5"), "Need --study=convergence or semi_local"),
+            (("--study=peers", "--values=8"), "Need --study=level or convergence"),
             (("--num_agents=6",), "scheme of 6 agents, got one of 8"),
             (("--averaging=server",), "per_model or private for --cycles"),
             (("--averaging=private", "--view_size=4"), "per_model for --view_size"),

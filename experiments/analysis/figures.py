@@ -33,6 +33,7 @@ def accuracy_by_level(folder: Path) -> None:
     mini-batches.
     """
     rows = reading.rows(folder, ("accuracy",))
+    rows = [row for row in rows if "level" in row["setting"]]  # not those of files
     if "batch_size" in rows[0]["setting"]:
         rows = _final(rows)
         lines = grouped(rows, lambda row: row["setting"]["batch_size"])
@@ -215,6 +216,7 @@ def accuracy_in_panels(
     line: Callable[[Row], str] = _scheme,
     name: str = "accuracy_in_panels",
     final: bool = True,
+    rows: list[Row] | None = None,
 ) -> None:
     """Accuracy in a panel for each combination of some settings, a line per scheme.
 
@@ -226,8 +228,9 @@ def accuracy_in_panels(
       line: a row's line; that of its scheme if not given.
       name: of the figure.
       final: draw the last evaluations only.
+      rows: those that are drawn; all of the folder if not given.
     """
-    rows = reading.rows(folder, ("accuracy",))
+    rows = rows or reading.rows(folder, ("accuracy",))
     rows = _final(rows) if final else rows
     every = grouped(rows, lambda row: _said(row, panels))
     figure, grid = _panels(list(every), label)

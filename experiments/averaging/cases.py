@@ -22,7 +22,7 @@ from experiments.averaging.design import (
     rate_of,
 )
 from experiments.averaging.realisations import facts_of, realisation
-from experiments.averaging.schemes import level_layout, one_model
+from experiments.averaging.schemes import file_schemes, level_layout, one_model
 from experiments.engine import fitting
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs
@@ -120,6 +120,30 @@ def level_cases(
             batch_size,
         )
         for level in levels
+    ]
+
+
+def file_cases(
+    scheme_file: str | None,
+    network: Layout,
+    num_agents: int,
+    make_data: MakeData,
+    setting: dict[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> list[Case]:
+    """The scheme of a file, if there is one.
+
+    Args:
+      scheme_file: its path, or None.
+      network: of the study, where the file has none.
+      num_agents: N.
+      make_data: of a run.
+      setting: what else the study varies.
+      batch_size: of this case, where the study varies it.
+    """
+    return [
+        Case(one.name, one.setting | (setting or {}), one.scheme, make_data, batch_size)
+        for one in file_schemes(scheme_file, network, num_agents)
     ]
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from experiments.analysis import figures
 from experiments.averaging.config import AveragingConfig
 from experiments.averaging.design import WAYS, varied
-from experiments.engine.run_folder import Row
+from experiments.engine import reading
+from experiments.engine.row_kinds import Row
 
 
 def of_combinations(
@@ -33,6 +34,9 @@ def of_combinations(
     learning = [name for name in factors if name not in WAYS]
     if len(learning) == len(factors):
         of_levels = x in ("level", "hidden")
+        rows = reading.rows(folder, ("accuracy",))
+        if x != "round":  # schemes of files have no level
+            rows = [row for row in rows if x in row["setting"]]
         others = [name for name in panels if name not in (x, "batch_size")]
         figures.accuracy_in_panels(
             folder,
@@ -41,6 +45,7 @@ def of_combinations(
             label,
             line=_size if of_levels else _scheme,
             final=x != "round",
+            rows=rows,
         )
         return
     figures.accuracy_by_traffic(folder, _way, WAYS)

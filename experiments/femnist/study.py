@@ -11,7 +11,6 @@ from experiments.averaging.cases import Case, MakeData, averaging_jobs
 from experiments.averaging.design import varied
 from experiments.averaging.schemes import (
     check_scheme_file,
-    file_schemes,
     level_layout,
     one_model,
 )
@@ -75,7 +74,9 @@ def check_room(config: Config, network: Layout) -> None:
 
 def level_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
     """Figures 8 to 10: one global model of growing size."""
-    return cases.level_cases(network, config.levels, config.num_agents, data)
+    levels = cases.level_cases(network, config.levels, config.num_agents, data)
+    file, num_agents = config.scheme_file, config.num_agents
+    return levels + cases.file_cases(file, network, num_agents, data)
 
 
 def scheme_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
@@ -100,10 +101,7 @@ def scheme_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
             data,
         )
         for cells in unique
-    ] + [
-        Case(one.name, one.setting, one.scheme, data)
-        for one in file_schemes(config.scheme_file, network, num_agents)
-    ]
+    ] + cases.file_cases(config.scheme_file, network, num_agents, data)
 
 
 def peers_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:

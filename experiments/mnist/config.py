@@ -43,7 +43,15 @@ STUDIES: dict[str, Varied | None] = {
 }
 
 
-WITH_FILES = ("convergence", "semi_local", "semi_local_local")
+WITH_FILES = (
+    "level",
+    "convergence",
+    "semi_local",
+    "semi_local_local",
+    "difference",
+    "permuted",
+    "train_size",
+)
 
 
 @dataclasses.dataclass(frozen=True)

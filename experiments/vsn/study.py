@@ -8,6 +8,7 @@ from experiments.averaging import pictures
 from experiments.averaging.cases import (
     averaging_jobs,
     check_perceptrons,
+    file_cases,
     level_cases,
 )
 from experiments.averaging.design import varied
@@ -59,8 +60,10 @@ def make_jobs(config: Config) -> list[Job]:
     examples = load_examples(config)
     task.check_labels(examples.y, network[-1])
     data = kept(config, partial(make_data, config, examples))
-    cases = level_cases(network, config.levels, config.num_agents, data)
-    return averaging_jobs(config, cases)
+    num_agents = config.num_agents
+    levels = level_cases(network, config.levels, num_agents, data)
+    files = file_cases(config.scheme_file, network, num_agents, data)
+    return averaging_jobs(config, levels + files)
 
 
 def report(config: Config, folder: Path) -> None:
