@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from experiments.averaging.design import WEIGHTS, choices_of, rate_of
+from experiments.averaging.realisations import facts_of
 from experiments.claims import evidence, ledger, readings
 from experiments.keep import kept_study
+from experiments.mnist.study import make_jobs
 from experiments.tables import readings as tables
 from p2pjax.nn.mlp import MLP
+from p2pjax.partial.private_gossip import expected_error
 from p2pjax.types import InputError
 
 CLAIM = """
@@ -178,6 +181,35 @@ class TestChoices:
     def test_refusals(self, parse, args, message):
         with pytest.raises(InputError, match=message):
             choices_of(parse(*args, experiment="mnist"))
+
+
+def test_private_averaging_reports_its_error_and_its_bounds(parse):
+    config = parse(
+        "--averaging=server,private", "--cycles=5", "--corrupt=0.2", experiment="mnist"
+    )
+    (_, server), (_, private) = choices_of(config)
+    assert facts_of(config, server) == {}
+    facts = facts_of(config, private)
+    assert facts["expected_error"] == expected_error(3, 5, 2.0, 1.0)
+    assert facts["privacy_direct"] == pytest.approx(0.2**3)
+
+
+def test_periods_stand_beside_drifts(parse):
+    args = ("--network=64=4=10", "--train_size=20", "--levels=80", "--values=0,50")
+    config = parse("--study=drift", "--periods=1,3", *args, experiment="mnist")
+    jobs = make_jobs(config)
+    settings = [job.setting for job in jobs]
+    assert settings == [
+        {"level": 80, "period": 1},
+        {"level": 80, "period": 3},
+        {"level": 80, "drift": 0.0},
+        {"level": 80, "drift": 0.5},
+    ]
+    assert "after every 3 rounds" in jobs[1].program.algorithm.round_is
+    with pytest.raises(InputError, match="--study=drift for --periods"):
+        make_jobs(parse(*args, "--periods=2", "--values=5", experiment="mnist"))
+    with pytest.raises(InputError, match="no --drift for"):
+        make_jobs(parse("--study=drift", "--drift=1", *args, experiment="mnist"))
 
 
 @pytest.mark.parametrize("is_design", [False, True])
