@@ -171,8 +171,8 @@ def test_same_flags_same_bytes_and_rerun_from_run_flags(run, pairs):
             (
                 "--levels=60",
                 "--average_every=2",
-                "--noper_sample",
-                "--noshared_init",
+                "--update=mini_batch",
+                "--init=own",
                 "--loss=cross_entropy",
                 "--agent_loop=0",
             ),
@@ -203,8 +203,8 @@ def test_options_reach_the_run(run):
     assert last_row("--average_every=2")["messages"] == 1
     assert last_row("--averaging=gossip", "--degree=2")["messages"] == 6
     for option in (
-        "--noper_sample",
-        "--noshared_init",
+        "--update=mini_batch",
+        "--init=own",
         "--loss=cross_entropy",
         "--learning_rate=0.2",
         "--batch_size=5",
@@ -340,6 +340,12 @@ def on_embedded_data(flagfile, train_size, test_size):
     if "virtual.design" in name or "virtual.informed" in name:
         small += ("--initial_stddev=0.2", "--gate=0.1", "--divergence_weight=1")
         small += ("--largest_start=0.99", "--prior_stddev=1", "--rates=0.01")
+    if "mnist.design" in name:
+        small += ("--init=own", "--weights=uniform", "--update=mini_batch")
+    if ".gossip_" in name:
+        small += ("--averaging=server,private", "--cycles=2")
+    if "mnist.tune" in name:
+        small += ("--rate_grid=1",)
     if "combination.mnist" in name:
         small = ("--dataset=digits", "--network=mlp", "--hosts=2,4")
         small += ("--train_size=100",)

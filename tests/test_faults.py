@@ -280,6 +280,7 @@ TALLY = {
     "delivered": 0.0,
     "links": [[0, 1, 3]],
     "merged": None,
+    "models": None,
 }
 POSITION = {
     "id": "0" * 64,
@@ -316,6 +317,7 @@ POSITION = {
         (("tallies", 0, "links"), [[0, 1]]),
         (("tallies", 0, "links"), [[0, 1, 1]] * 5),
         (("tallies", 0, "merged"), 7),
+        (("tallies", 0, "models"), [[1.0], [2.0, 3.0]]),
         (("used",), None),
         (("used", "steps"), [1, 2]),
         (("used", "steps"), [1]),

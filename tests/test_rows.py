@@ -9,7 +9,7 @@ from experiments.engine import rows, run_folder
 from experiments.engine.summary import summarize
 from p2pjax.evaluation import statistics
 from p2pjax.simulation._used import Used
-from p2pjax.types import FederatedData, Info, Links, Split
+from p2pjax.types import FederatedData, Info, Links, ModelTraffic, Split
 
 CLUSTER = np.array([0, 0, 1])
 
@@ -135,6 +135,18 @@ def test_what_is_averaged_is_kept_beside_what_is_fetched():
     assert "merged" not in rows.links_row(
         {}, rows.counted(rows.nothing(3), 2, TWO_ROUNDS), CLUSTER
     )
+
+
+def test_traffic_of_each_partial_model_is_in_columns_of_its_own():
+    """Means over agents, summed over rounds, also after a checkpoint."""
+    messages = np.float32([[[2, 0], [1, 1], [0, 2]], [[1, 0], [0, 0], [2, 0]]])
+    info = TWO_ROUNDS._replace(models=ModelTraffic(messages, 10 * messages))
+    tally = rows.counted(rows.nothing(3), 2, info)
+    tally = rows.from_json(json.loads(json.dumps(rows.to_json(tally))))
+    row = row_of(rows.counted(tally, 4, info), info)
+    assert (row["messages_of_model_0"], row["messages_of_model_1"]) == (4, 2)
+    assert (row["bytes_of_model_0"], row["bytes_of_model_1"]) == (160, 80)
+    assert not [name for name in row_of(rows.nothing(3), TWO_ROUNDS) if "model" in name]
 
 
 def test_links_of_many_agents_are_not_kept():

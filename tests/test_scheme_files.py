@@ -9,7 +9,8 @@ import pytest
 from partial_worlds import TASK, PartialWorld, flat
 from test_protocols import run
 
-from experiments.averaging.cases import _averaging
+from experiments.averaging.design import choices_of
+from experiments.averaging.realisations import realisation
 from experiments.engine import reading
 from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.exchange.owner_classes import owner_arrays
@@ -255,7 +256,7 @@ class TestStudies:
     @pytest.mark.parametrize(
         "args, message",
         [
-            (("--study=level", "--values=5"), "Need --study=convergence or semi_local"),
+            (("--study=peers", "--values=8"), "Need --study=level or convergence"),
             (("--num_agents=6",), "scheme of 6 agents, got one of 8"),
             (("--averaging=server",), "per_model or private for --cycles"),
             (("--averaging=private", "--view_size=4"), "per_model for --view_size"),
@@ -274,4 +275,5 @@ class TestStudies:
             ("--view_size=4", "--tolerance=0.1"),
         ):
             config = parse(*self.SMALL, *args, experiment="mnist")
-            assert _averaging(config, 8).among is not None
+            ((_, choices),) = choices_of(config)
+            assert realisation(config, choices, 8).among is not None

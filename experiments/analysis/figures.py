@@ -1,5 +1,6 @@
 """Figures of run folders, as PNG and SVG: means over runs with 95% intervals."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,10 @@ MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
 
 
+def _scheme(row: Row) -> str:
+    return row["scheme"]
+
+
 def accuracy_by_level(folder: Path) -> None:
     """Accuracy against averaging level.
 
@@ -28,6 +33,7 @@ def accuracy_by_level(folder: Path) -> None:
     mini-batches.
     """
     rows = reading.rows(folder, ("accuracy",))
+    rows = [row for row in rows if "level" in row["setting"]]  # not those of files
     if "batch_size" in rows[0]["setting"]:
         rows = _final(rows)
         lines = grouped(rows, lambda row: row["setting"]["batch_size"])
@@ -199,6 +205,111 @@ def accuracy_by_setting(folder: Path, setting: str, label: str) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
     save(figure, axes, folder, f"accuracy_by_{setting}")
+
+
+def accuracy_in_panels(
+    folder: Path,
+    panels: Sequence[str],
+    x: Callable[[Row], float],
+    label: str,
+    *,
+    line: Callable[[Row], str] = _scheme,
+    name: str = "accuracy_in_panels",
+    final: bool = True,
+    rows: list[Row] | None = None,
+) -> None:
+    """Accuracy in a panel for each combination of some settings, a line per scheme.
+
+    Args:
+      folder: of the run.
+      panels: names of the settings; rows may lack some.
+      x: a row's place on the axis.
+      label: of the axis.
+      line: a row's line; that of its scheme if not given.
+      name: of the figure.
+      final: draw the last evaluations only.
+      rows: those that are drawn; all of the folder if not given.
+    """
+    rows = rows or reading.rows(folder, ("accuracy",))
+    rows = _final(rows) if final else rows
+    every = grouped(rows, lambda row: _said(row, panels))
+    figure, grid = _panels(list(every), label)
+    for axes, same in zip(grid.flat, every.values(), strict=False):
+        draw_lines(axes, grouped(same, line), x)
+    save_with_legend(figure, grid[0, -1], folder, name)
+
+
+def accuracy_by_traffic(
+    folder: Path, line: Callable[[Row], str], moving: Sequence[str]
+) -> None:
+    """Final accuracy against what was sent to and from an agent, means over runs.
+
+    A panel per scheme, a line per way of averaging and a point per value of its
+    settings; a scheme that sends nothing is a level line in all panels.
+
+    Args:
+      folder: of the run.
+      line: a row's way of averaging.
+      moving: settings that are points of a line.
+    """
+    rows = _final(reading.rows(folder, ("accuracy", "bytes")))
+    rows = [row | {"traffic": row["bytes"] + row.get("bytes_down", 0)} for row in rows]
+    fixed = {key for row in rows for key in row["setting"]} - {*moving, "level"}
+    names = sorted(fixed)
+    every = grouped(rows, lambda row: _said(row, names, row["scheme"]))
+    silent = {
+        panel: float(np.mean([row["accuracy"] for row in same]))
+        for panel, same in every.items()
+        if not any(row["traffic"] for row in same)
+    }
+    sending = {panel: every[panel] for panel in every if panel not in silent}
+    if not sending:
+        return
+    ways = list(grouped(rows, line))
+    figure, grid = _panels(list(sending), "bytes of an agent, both ways")
+    for axes, same in zip(grid.flat, sending.values(), strict=False):
+        axes.set_xscale("log")
+        for way, own in grouped(same, line).items():
+            position = ways.index(way)
+            points = grouped(own, lambda row: str(row["setting"])).values()
+            means = [
+                [
+                    np.mean([row[name] for row in one])
+                    for name in ("traffic", "accuracy")
+                ]
+                for one in points
+            ]
+            spent, accuracy = np.array(sorted(m for m in means if m[0] > 0)).T
+            color, marker = color_of(position, ways), marker_of(position)
+            label = way.replace("_", " ")
+            axes.plot(spent, accuracy, f"{marker}-", c=color, ms=4, label=label)
+        for panel, accuracy in silent.items():
+            axes.axhline(accuracy, color="#7F7F7F", ls="--", lw=1, label=panel)
+    save_with_legend(figure, grid[0, -1], folder, "accuracy_by_traffic")
+
+
+def _said(row: Row, names: Sequence[str], first: str = "") -> str:
+    """Those of a row's settings that it has, for a person."""
+    found = [str(row["setting"][name]) for name in names if name in row["setting"]]
+    return ", ".join([first, *found] if first else found).replace("_", " ")
+
+
+def _panels(titles: Sequence[str], label: str) -> tuple[Figure, np.ndarray]:
+    """A figure with a panel for each title, up to four in a row."""
+    num_columns = min(4, len(titles))
+    num_rows = -(-len(titles) // num_columns)
+    size = (3.2 * num_columns + 1.5, 2.8 * num_rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(titles) :]:
+        axes.axis("off")
+    for axes, title in zip(grid.flat, titles, strict=False):
+        axes.set_title(title, fontsize="small")
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("accuracy, mean over agents")
+    return figure, grid
 
 
 def print_summary(folder: Path) -> None:

@@ -9,6 +9,7 @@ from experiments.engine.fields import (
     choice,
     integer,
     integers,
+    names,
     number,
 )
 from p2pjax.datasets.loaders.binary_vectors import OVERFLOWS
@@ -18,6 +19,12 @@ from p2pjax.datasets.loaders.binary_vectors import OVERFLOWS
 class Config(AveragingConfig):
     """What is compared, and on which vectors."""
 
+    init: tuple[str, ...] = names(
+        ("own",),
+        "Whether all agents start from the same weights (shared) or each from its own.",
+        among=("shared", "own"),
+        topic=TRAINING,
+    )
     num_agents: int = integer(15, "Agents of a run.", at_least=1, topic=DATA)
     num_modified: int = integer(
         2, "Agents for which one vector ends differently.", at_least=0, topic=DATA

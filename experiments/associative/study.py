@@ -5,11 +5,12 @@ from pathlib import Path
 
 from experiments.analysis import figures
 from experiments.associative.config import Config
+from experiments.averaging import pictures
 from experiments.averaging.cases import Case, averaging_jobs, averaging_program
+from experiments.averaging.design import Choices, rate_of, varied
 from experiments.averaging.schemes import one_model
 from experiments.engine import fitting
 from experiments.engine.command import Experiment
-from experiments.engine.config import rate
 from experiments.engine.jobs import Job, Program, own_examples
 from p2pjax.datasets.loaders import binary_vectors
 from p2pjax.datasets.loaders.binary_vectors import Patterns
@@ -54,28 +55,33 @@ def _same(data: FederatedData, run: int) -> FederatedData:
     return data
 
 
-def build_program(config: Config, case: Case, data: FederatedData) -> Program:
-    """Associative networks, with initial weights of their own."""
+def build_program(
+    config: Config, choices: Choices, case: Case, data: FederatedData
+) -> Program:
+    """Associative networks."""
     del data
     return averaging_program(
         config,
+        choices,
         case,
         associative(config.num_bits, config.num_hidden, config.threshold),
-        associative_rule(rate(config, 0.1), config.threshold),
+        associative_rule(rate_of(config, choices), config.threshold),
         wiring(),
-        shared_init=False,
     )
 
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all numbers of global hidden cells."""
-    return averaging_jobs(config, make_cases(config), build_program)
+    return averaging_jobs(config, make_cases(config), build_program, ("init",))
 
 
 def report(config: Config, folder: Path) -> None:
     """Accuracy against global cells, and a table for a person."""
-    del config
-    figures.accuracy_by_hidden(folder)
+    if varied(config):
+        label = "global hidden cells"
+        pictures.of_combinations(config, folder, "hidden", label, ("modified",))
+    else:
+        figures.accuracy_by_hidden(folder)
     figures.print_summary(folder)
 
 

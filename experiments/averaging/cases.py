@@ -4,7 +4,8 @@ A run has the same initial weights in every case, and the same data unless the s
 varies it, so that differences between cases are differences between schemes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,20 +14,23 @@ import numpy as np
 import optax
 
 from experiments.averaging.config import LOSSES, AveragingConfig
-from experiments.averaging.schemes import level_layout, one_model
+from experiments.averaging.design import (
+    LEARNING,
+    WEIGHTS,
+    Choices,
+    choices_of,
+    rate_of,
+)
+from experiments.averaging.realisations import facts_of, realisation
+from experiments.averaging.schemes import file_schemes, level_layout, one_model
 from experiments.engine import fitting
-from experiments.engine.config import agent_loop, rate
+from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs
 from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.evaluation.models import disagreement, parameter_norm
 from p2pjax.evaluation.test_sets import before_and_after
-from p2pjax.graphs import generators
 from p2pjax.nn import mlp
-from p2pjax.partial import averaging, placement
-from p2pjax.partial.averaging import Averaging
-from p2pjax.partial.peer_sampling import peer_sampling
-from p2pjax.partial.per_model import PerModel, per_model
-from p2pjax.partial.private_gossip import private_gossip
+from p2pjax.partial import placement
 from p2pjax.partial.schemes import Scheme
 from p2pjax.partial.sharing import compile_scheme
 from p2pjax.tasks._classification import classification
@@ -55,6 +59,7 @@ class Case(NamedTuple):
     make_data: MakeData
     batch_size: int | None = None  # the config's if not given
     drift: float | None = None  # the config's if not given
+    average_every: int | None = None  # mini-batches; the config's if not given
     runs: Sequence[int] | None = None  # all if not given
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
 
@@ -82,7 +87,7 @@ def check_perceptrons(
     fitting.check_agents(
         config,
         num_agents,
-        classification(mlp.MLP(network[1:]), network[:1], LOSSES[config.loss]),
+        classification(mlp.MLP(network[1:]), network[:1], LOSSES[config.loss[0]]),
         examples=num_examples * example,
         batch=(batch_size or config.batch_size) * example,
     )
@@ -118,38 +123,67 @@ def level_cases(
     ]
 
 
+def file_cases(
+    scheme_file: str | None,
+    network: Layout,
+    num_agents: int,
+    make_data: MakeData,
+    setting: dict[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> list[Case]:
+    """The scheme of a file, if there is one.
+
+    Args:
+      scheme_file: its path, or None.
+      network: of the study, where the file has none.
+      num_agents: N.
+      make_data: of a run.
+      setting: what else the study varies.
+      batch_size: of this case, where the study varies it.
+    """
+    return [
+        Case(one.name, one.setting | (setting or {}), one.scheme, make_data, batch_size)
+        for one in file_schemes(scheme_file, network, num_agents)
+    ]
+
+
 def averaging_jobs(
     config: ConfigType,
     cases: Sequence[Case],
-    build: Callable[[ConfigType, Case, FederatedData], Program] | None = None,
+    build: Callable[[ConfigType, Choices, Case, FederatedData], Program] | None = None,
+    learning: Collection[str] = LEARNING,
 ) -> list[Job]:
-    """All runs of all cases.
+    """All runs of all cases, in every combination of how agents learn and average.
 
     Cases with the same scheme, mini-batches and shapes share a compiled program.
 
     Args:
       config: of the experiment.
       cases: what is compared.
-      build: makes a program of a case and the data of its first run; multilayer
-        perceptrons if not given.
+      build: makes a program of a combination, a case and the data of its first run;
+        multilayer perceptrons if not given.
+      learning: what of how agents learn means something to its networks.
     """
     programs: dict[Any, Program] = {}
     jobs = []
-    for case in cases:
+    for (setting, choices), case in itertools.product(
+        choices_of(config, learning), cases
+    ):
         runs = config.runs if case.runs is None else case.runs
         data = case.make_data(runs[0])
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(data))
-        same = (case.scheme, case.batch_size, case.drift, shapes)
+        rhythm = case.batch_size, case.drift, case.average_every
+        same = (choices, case.scheme, rhythm, shapes)
         if same not in programs:
-            programs[same] = (build or perceptron_program)(config, case, data)
+            programs[same] = (build or perceptron_program)(config, choices, case, data)
         jobs += jobs_of_runs(
             config,
             case.name,
-            case.setting,
+            setting | case.setting,
             programs[same],
             case.make_data,
             runs=runs,
-            facts=case.facts,
+            facts={**case.facts, **facts_of(config, choices)},
         )
     return jobs
 
@@ -159,7 +193,7 @@ def averaging_jobs(
 
 
 def perceptron_program(
-    config: AveragingConfig, case: Case, data: FederatedData
+    config: AveragingConfig, choices: Choices, case: Case, data: FederatedData
 ) -> Program:
     """The paper's sigmoid network, trained by gradients."""
     widths = placement.widths(placement.align(placement.attach(case.scheme))[0])
@@ -169,44 +203,44 @@ def perceptron_program(
             f"Layouts do not add up: examples of shape {example_shape} need "
             f"{int(np.prod(example_shape))} inputs, the network has {widths[0]}."
         )
-    network, loss = mlp.MLP(widths[1:]), LOSSES[config.loss]
-    task = classification(network, example_shape, loss, per_class=True)
-    learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
-    if config.per_sample:
+    kernel_init, bias_init = WEIGHTS[choices.weights]
+    network = mlp.MLP(widths[1:], kernel_init=kernel_init, bias_init=bias_init)
+    task = classification(network, example_shape, LOSSES[choices.loss], per_class=True)
+    learner = gradient_descent(task, optax.sgd(rate_of(config, choices)))
+    if choices.update == "per_sample":
         learner = per_sample(learner)
-    return averaging_program(config, case, task, learner, mlp.wiring(len(widths) - 1))
+    wiring = mlp.wiring(len(widths) - 1)
+    return averaging_program(config, choices, case, task, learner, wiring)
 
 
 def averaging_program(
     config: AveragingConfig,
+    choices: Choices,
     case: Case,
     task: Task,
     learner: Learner,
     wiring: Wiring,
-    shared_init: bool = True,
 ) -> Program:
     """Partial averaging of any network and any way of learning.
 
     Args:
-      config: of the experiment; says first whether agents share initial weights.
+      config: of the experiment.
+      choices: whether agents share initial weights, and how they average.
       case: what is averaged.
       task: what each agent learns.
       learner: how.
       wiring: of the network.
-      shared_init: whether agents share initial weights if the config does not say.
     """
-    if config.shared_init is not None:
-        shared_init = config.shared_init
     sharing = compile_scheme(case.scheme, wiring, task)
     algorithm = partial_rounds(
         task,
         learner,
         samplers.cyclic_window(case.batch_size or config.batch_size),
         sharing,
-        _averaging(config, len(case.scheme.networks)),
-        average_every=config.average_every,
+        realisation(config, choices, len(case.scheme.networks)),
+        average_every=case.average_every or config.average_every,
         drift_threshold=config.drift if case.drift is None else case.drift,
-        shared_init=shared_init,
+        shared_init=choices.init == "shared",
         score_before=config.score_before,
         agent_loop=agent_loop(config, task),
     )
@@ -219,39 +253,3 @@ def averaging_program(
         }
 
     return Program(algorithm, evaluate)
-
-
-def _averaging(config: AveragingConfig, num_agents: int) -> Averaging | PerModel:
-    _check_used(config)
-    cycles = config.cycles or 10
-    if config.averaging == "private":
-        return private_gossip(config.privacy_level or 3, cycles=cycles)
-    if config.averaging == "per_model":
-        views = None if config.view_size is None else peer_sampling(config.view_size)
-        return per_model(views, cycles=cycles, tolerance=config.tolerance)
-    if config.averaging == "server":
-        return averaging.server(num_agents)
-    if config.averaging == "pairs":
-        return averaging.random_pairs(num_agents)
-    degree = config.degree or 4
-    generators.random_regular(num_agents, degree, seed=0)  # refuses what is impossible
-    return averaging.metropolis_gossip(
-        num_agents,
-        lambda rng: generators.random_regular(num_agents, degree, seed=rng),
-        rewire_every=config.rewire_every,
-    )
-
-
-def _check_used(config: AveragingConfig) -> None:
-    """Refuses settings of a gossip that the averaging does not have."""
-    for name, kinds in (
-        ("cycles", ("per_model", "private")),
-        ("tolerance", ("per_model",)),
-        ("view_size", ("per_model",)),
-        ("privacy_level", ("private",)),
-    ):
-        if getattr(config, name) is not None and config.averaging not in kinds:
-            raise InputError(
-                f"Need --averaging={' or '.join(kinds)} for --{name}, got "
-                f"--averaging={config.averaging}."
-            )

@@ -3,7 +3,15 @@
 import dataclasses
 
 from experiments.engine.config import Common
-from experiments.engine.fields import TRAINING, choice, integer, number, switch
+from experiments.engine.fields import (
+    TRAINING,
+    integer,
+    integers,
+    names,
+    number,
+    numbers,
+    switch,
+)
 from p2pjax.tasks import losses
 
 LOSSES = {
@@ -16,18 +24,58 @@ LOSSES = {
 class AveragingConfig(Common):
     """How agents learn and average."""
 
-    per_sample: bool = switch(
-        True,
-        "Update after every example of a mini-batch, as in the paper.",
+    loss: tuple[str, ...] = names(
+        ("squared_error",),
+        "Losses of the sigmoid outputs; of this and the next three flags all "
+        "combinations are compared.",
+        among=list(LOSSES),
         topic=TRAINING,
     )
-    loss: str = choice(
-        "squared_error", list(LOSSES), "Loss of the sigmoid outputs.", topic=TRAINING
+    init: tuple[str, ...] = names(
+        ("shared",),
+        "Whether all agents start from the same weights (shared) or each from its own.",
+        among=("shared", "own"),
+        topic=TRAINING,
     )
-    shared_init: bool | None = switch(
+    weights: tuple[str, ...] = names(
+        ("glorot",),
+        "Laws of initial weights: Glorot's with biases of zero, or uniform from -1 to "
+        "1 for both.",
+        among=("glorot", "uniform"),
+        topic=TRAINING,
+    )
+    update: tuple[str, ...] = names(
+        ("per_sample",),
+        "An update after every example of a mini-batch, as in the paper, or one for "
+        "the mini-batch.",
+        among=("per_sample", "mini_batch"),
+        topic=TRAINING,
+    )
+    squared_error_rate: float | None = number(
         None,
-        "Start all agents from the same weights: the default but for associative "
-        "networks.",
+        "Step size where a mini-batch is one update, with --loss=squared_error; "
+        "--learning_rate if not given.",
+        above=0,
+        topic=TRAINING,
+    )
+    cross_entropy_rate: float | None = number(
+        None,
+        "Step size where a mini-batch is one update, with --loss=cross_entropy; "
+        "--learning_rate if not given.",
+        above=0,
+        topic=TRAINING,
+    )
+    rate_grid: tuple[float, ...] | None = numbers(
+        None,
+        "Step sizes that are all tried instead, as a setting of rows: to choose one on "
+        "a seed that judges nothing.",
+        above=0,
+        topic=TRAINING,
+    )
+    design: bool = switch(
+        False,
+        "Rows say loss, init, weights, update and averaging also where each has one "
+        "value, so that a design can be run in parts.",
         topic=TRAINING,
     )
     average_every: int = integer(
@@ -40,18 +88,18 @@ class AveragingConfig(Common):
         at_least=0,
         topic=TRAINING,
     )
-    averaging: str = choice(
-        "server",
-        ("server", "gossip", "pairs", "per_model", "private"),
+    averaging: tuple[str, ...] = names(
+        ("server",),
         "Exact mean of each model, one Metropolis step on a graph, random matchings, "
         "cycles of gossip of every model by itself, or these after exchanges of random "
-        "values.",
+        "values; each is compared.",
+        among=("server", "gossip", "pairs", "per_model", "private"),
         topic=TRAINING,
     )
-    cycles: int | None = integer(
+    cycles: tuple[int, ...] | None = integers(
         None,
         "Cycles of gossip of an averaging, with --averaging=per_model or private; 10 "
-        "if not given.",
+        "if not given, each is compared.",
         at_least=1,
         topic=TRAINING,
     )
@@ -69,10 +117,19 @@ class AveragingConfig(Common):
         at_least=2,
         topic=TRAINING,
     )
-    privacy_level: int | None = integer(
+    privacy_level: tuple[int, ...] | None = integers(
         None,
-        "Exchanges of random values of a private averaging; 3 if not given.",
+        "Exchanges of random values of a private averaging; 3 if not given, each is "
+        "compared.",
         at_least=1,
+        topic=TRAINING,
+    )
+    corrupt: float = number(
+        0.1,
+        "Share of the members that work together against an agent, for the bounds that "
+        "rows report of a private averaging.",
+        at_least=0,
+        below=0.5,
         topic=TRAINING,
     )
     rewire_every: int | None = integer(

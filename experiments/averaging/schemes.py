@@ -71,16 +71,17 @@ def within_groups(
     return Scheme((network,) * len(groups), shared)
 
 
-def scheme_file_field(studies: Sequence[str]) -> Any:
+def scheme_file_field(studies: Sequence[str] = ()) -> Any:
     """A field for a file with a scheme that is compared too.
 
     Args:
-      studies: that compare schemes.
+      studies: that compare schemes, where an experiment has several studies.
     """
+    where = f"; for --study={', '.join(studies)}" if studies else ""
     return text(
         None,
         "TOML file with partial models, members and dependencies, a scheme that is "
-        f"compared too; for --study={', '.join(studies)}.",
+        f"compared too{where}.",
     )
 
 

@@ -87,7 +87,7 @@ def _trend(study: Study, part: Part) -> Sample | None:
         moved = (
             part.left._replace(at=value)
             if part.over == "round"
-            else _with_setting(part.left, {part.over: value})
+            else with_setting(part.left, {part.over: value})
         )
         found = _measure(study, moved)
         if found is not None:
@@ -103,12 +103,18 @@ def _trend(study: Study, part: Part) -> Sample | None:
     return Sample(runs, change, np.zeros(len(runs)), tuple(groups))
 
 
-def _with_setting(operand: Operand, setting: dict[str, Any]) -> Operand:
+def with_setting(operand: Operand, setting: dict[str, Any]) -> Operand:
+    """A side of a comparison in one more setting, with all that it refers to.
+
+    Args:
+      operand: the side.
+      setting: what is added.
+    """
     minus, ratio_to = operand.minus, operand.ratio_to
     return operand._replace(
         setting=operand.setting | setting,
-        minus=minus and _with_setting(minus, setting),
-        ratio_to=ratio_to and _with_setting(ratio_to, setting),
+        minus=minus and with_setting(minus, setting),
+        ratio_to=ratio_to and with_setting(ratio_to, setting),
     )
 
 

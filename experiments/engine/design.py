@@ -6,7 +6,10 @@ from typing import Any
 
 
 def combinations(
-    factors: Mapping[str, Sequence[Any]], relevant: Collection[str] | None = None
+    factors: Mapping[str, Sequence[Any]],
+    relevant: Collection[str] | None = None,
+    *,
+    named: Collection[str] = (),
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """What rows say of each combination, and its values by name.
 
@@ -16,6 +19,8 @@ def combinations(
     Args:
       factors: values of each flag.
       relevant: names that mean something to a method; all if not given.
+      named: what rows say also where it has one value, so that a design can be run in
+        parts.
 
     Example:
       >>> factors = {"rate": (0.1, 0.3), "units": (8,)}
@@ -23,6 +28,8 @@ def combinations(
       ({'rate': 0.3}, {'rate': 0.3, 'units': 8})
       >>> combinations(factors, relevant=["units"])
       [({}, {'rate': 0.1, 'units': 8})]
+      >>> combinations(factors, relevant=["units"], named=["units"])
+      [({'units': 8}, {'rate': 0.1, 'units': 8})]
     """
     own = {
         name: tuple(values) if relevant is None or name in relevant else values[:1]
@@ -30,7 +37,12 @@ def combinations(
     }
     found = []
     for values in itertools.product(*own.values()):
-        named = dict(zip(own, values, strict=True))
-        setting = {name: value for name, value in named.items() if len(own[name]) > 1}
-        found.append((setting, named))
+        chosen = dict(zip(own, values, strict=True))
+        setting = {
+            name: value
+            for name, value in chosen.items()
+            if len(own[name]) > 1
+            or (name in named and (relevant is None or name in relevant))
+        }
+        found.append((setting, chosen))
     return found

@@ -99,6 +99,19 @@ def _check_tally(found: Any, num_agents: int, num_rounds: int) -> None:
     for name in ("links", "merged"):
         if found[name] is not None:
             _check_triples(found[name], num_agents, name)
+    if found["models"] is not None:
+        _check_models(found["models"])
+
+
+def _check_models(found: Any) -> None:
+    """Messages and parameters of as many models."""
+    if not (isinstance(found, list) and len(found) == 2):
+        _refuse("models")
+    for one in found:
+        if not isinstance(one, list) or not all(map(_is_amount, one)):
+            _refuse("models")
+    if len(found[0]) != len(found[1]):
+        _refuse("models")
 
 
 def _check_triples(found: Any, num_agents: int, name: str) -> None:

@@ -13,7 +13,7 @@ from p2pjax.evaluation.attacked import is_judged
 from p2pjax.evaluation.classes import BY_CLASS, balance
 from p2pjax.evaluation.test_sets import DIVERGED
 from p2pjax.simulation._used import Used
-from p2pjax.types import Array, FederatedData, Info, Links
+from p2pjax.types import Array, FederatedData, Info, Links, ModelTraffic
 
 MOST_LINKED = 500  # agents of a run whose links are kept: there may be N * N of them
 
@@ -28,6 +28,7 @@ class Tally(NamedTuple):
     links: np.ndarray | None = None  # [N, N] messages the row got from the column
     merged: np.ndarray | None = None  # [N, N] of these, where some are only looked at
     counted: float | None = None  # messages that a source counts, mean over agents
+    models: np.ndarray | None = None  # [2, M] messages, parameters by model
 
 
 def nothing(num_agents: int) -> Tally:
@@ -51,6 +52,7 @@ def counted(tally: Tally, num_rounds: int, info: Info) -> Tally:
         added(tally.links, info.links),
         added(tally.merged, info.merged),
         _counted(tally, info),
+        _by_model(tally.models, info.models),
     )
 
 
@@ -59,6 +61,17 @@ def _counted(tally: Tally, info: Info) -> float | None:
     if info.counted is None or (tally.num_rounds and tally.counted is None):
         return None
     return (tally.counted or 0.0) + _mean_total(info.counted)
+
+
+def _by_model(
+    before: np.ndarray | None, traffic: ModelTraffic | None
+) -> np.ndarray | None:
+    """Messages and parameters of each partial model `[2, M]`, means over agents."""
+    if traffic is None:
+        return before
+    each = traffic.messages, traffic.payload  # [rounds, N, M]
+    found = np.stack([np.sum(one, 0, np.float64).mean(0) for one in each])
+    return found if before is None else before + found
 
 
 def _payload(info: Info) -> float:
@@ -90,9 +103,13 @@ def to_json(tally: Tally) -> dict[str, Any]:
     )
     counts = {"sent": tally.sent.tolist(), "links": links, "merged": merged}
     found = tally._asdict() | counts
-    if tally.counted is None:
-        del found["counted"]
-    return found
+    if tally.models is not None:
+        found["models"] = tally.models.tolist()
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None or name not in ("counted", "models")
+    }
 
 
 def from_json(found: dict[str, Any]) -> Tally:
@@ -115,6 +132,7 @@ def from_json(found: dict[str, Any]) -> Tally:
         pairs(found["links"]),
         pairs(found["merged"]),
         found.get("counted"),
+        None if "models" not in found else np.asarray(found["models"], np.float64),
     )
 
 
@@ -219,6 +237,10 @@ def metrics_row(
         row["time"] = info.time[-1]
     if info.delivered is not None:
         row["bytes_down"] = tally.delivered * models.BYTES_PER_PARAMETER
+    if tally.models is not None:
+        for model, (messages, parameters) in enumerate(tally.models.T.tolist()):
+            row[f"messages_of_model_{model}"] = messages
+            row[f"bytes_of_model_{model}"] = parameters * models.BYTES_PER_PARAMETER
     if info.epochs is not None:
         row["epochs"] = info.epochs[-1].mean()
     if info.weight is not None:

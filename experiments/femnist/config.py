@@ -9,7 +9,7 @@ from experiments.engine.fields import DATA, choice, integer, integers, names
 from experiments.engine.layouts import network_field
 from p2pjax.datasets.loaders import femnist
 
-WITH_FILES = ("scheme",)
+WITH_FILES = ("level", "scheme")
 
 
 @dataclasses.dataclass(frozen=True)

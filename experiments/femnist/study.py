@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
-from experiments.averaging import cases
+from experiments.averaging import cases, pictures
 from experiments.averaging.cases import Case, MakeData, averaging_jobs
+from experiments.averaging.design import varied
 from experiments.averaging.schemes import (
     check_scheme_file,
-    file_schemes,
     level_layout,
     one_model,
 )
@@ -74,7 +74,9 @@ def check_room(config: Config, network: Layout) -> None:
 
 def level_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
     """Figures 8 to 10: one global model of growing size."""
-    return cases.level_cases(network, config.levels, config.num_agents, data)
+    levels = cases.level_cases(network, config.levels, config.num_agents, data)
+    file, num_agents = config.scheme_file, config.num_agents
+    return levels + cases.file_cases(file, network, num_agents, data)
 
 
 def scheme_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
@@ -99,10 +101,7 @@ def scheme_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
             data,
         )
         for cells in unique
-    ] + [
-        Case(one.name, one.setting, one.scheme, data)
-        for one in file_schemes(config.scheme_file, network, num_agents)
-    ]
+    ] + cases.file_cases(config.scheme_file, network, num_agents, data)
 
 
 def peers_cases(config: Config, network: Layout, data: MakeData) -> list[Case]:
@@ -127,6 +126,11 @@ FIGURES: dict[str, Callable[[Path], None]] = {
         label="agents that average together",
     ),
 }
+COMBINED = {  # what figures of several combinations have on their axis
+    "level": ("level", "averaging level (%)"),
+    "scheme": ("round", "mini-batches"),
+    "peers": ("group_size", "agents that average together"),
+}
 
 
 def make_jobs(config: Config) -> list[Job]:
@@ -142,7 +146,11 @@ def make_jobs(config: Config) -> list[Job]:
 
 def report(config: Config, folder: Path) -> None:
     """The study's figure, and a table for a person."""
-    FIGURES[config.study](folder)
+    if varied(config):
+        x, label = COMBINED[config.study]
+        pictures.of_combinations(config, folder, x, label)
+    else:
+        FIGURES[config.study](folder)
     figures.print_summary(folder)
 
 

@@ -44,6 +44,16 @@ LISTS = (
     "strengths",
     "values",
 )
+# Lists of what was tried where rows say so whatever their number, with --design.
+LISTS_OF_DESIGNS = (
+    "averaging",
+    "cycles",
+    "init",
+    "loss",
+    "privacy_level",
+    "update",
+    "weights",
+)
 # How a run is computed; equal to six digits whatever they say.
 OF_THE_MACHINE = (
     "agent_loop",
@@ -187,7 +197,8 @@ def read_part(folder: Path) -> FinishedRun:
 def merged_flags(parts: Sequence[FinishedRun]) -> list[str]:
     """Lines of `run.flags` for all parts together, without any path."""
     first = parts[0].flags
-    free = (*OF_RUNS, *LISTS, *OF_THE_MACHINE, *PATHS)
+    lists = (*LISTS, *LISTS_OF_DESIGNS) if "design" in first else LISTS
+    free = (*OF_RUNS, *lists, *OF_THE_MACHINE, *PATHS)
     for part in parts[1:]:
         differ = sorted(
             flag
@@ -204,7 +215,7 @@ def merged_flags(parts: Sequence[FinishedRun]) -> list[str]:
                 f"differ in {was}."
             )
     flags = dict(first)
-    for flag in LISTS:
+    for flag in lists:
         tried = [v for part in parts for v in part.flags.get(flag, "").split(",")]
         if any(tried):
             flags[flag] = ",".join(dict.fromkeys(value for value in tried if value))

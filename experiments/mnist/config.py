@@ -43,7 +43,15 @@ STUDIES: dict[str, Varied | None] = {
 }
 
 
-WITH_FILES = ("convergence", "semi_local", "semi_local_local")
+WITH_FILES = (
+    "level",
+    "convergence",
+    "semi_local",
+    "semi_local_local",
+    "difference",
+    "permuted",
+    "train_size",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +93,32 @@ class Config(AveragingConfig):
         "drift in hundredths (drift), mini-batches of local training before the "
         "grouping (auto, auto_rotated); the paper's if not given.",
     )
+    periods: tuple[int, ...] | None = integers(
+        None,
+        "Mini-batches between two averagings that are compared with drifts, in "
+        "--study=drift; none if not given.",
+        at_least=1,
+    )
     scheme_file: str | None = scheme_file_field(WITH_FILES)
     neutral_input: bool = switch(
         False,
         "Input cells belong to no model, so that the weights between the input and a "
         "semi-local cell are averaged without a declared dependency.",
     )
+
+
+def check_periods(config: Config) -> None:
+    """Refuses periods where no drift is compared, and a drift beside them."""
+    if config.periods is not None and config.study != "drift":
+        raise InputError(
+            f"Need --study=drift for --periods, got --study={config.study}: "
+            "--average_every is one period for all."
+        )
+    if config.study == "drift" and config.drift is not None:
+        raise InputError(
+            "Need no --drift for --study=drift, which compares those in --values, got "
+            f"{config.drift:g}."
+        )
 
 
 def values_of(config: Config) -> tuple[int, ...]:

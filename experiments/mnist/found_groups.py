@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from experiments.averaging.cases import Case, MakeData, perceptron_program
+from experiments.averaging.design import the_only
 from experiments.averaging.schemes import level_layout, within_groups
 from experiments.engine.jobs import devices_of, run_key
 from experiments.mnist.config import Config
@@ -66,7 +67,8 @@ def _cases(
         "true_groups": schemes.auto(network, shared, truth),
     }
     cases = [Case(name, {}, scheme, make_data) for name, scheme in known.items()]
-    alone = perceptron_program(config, cases[0], first)
+    choices = the_only(config, f"--study={config.study}, which finds groups first")
+    alone = perceptron_program(config, choices, cases[0], first)
     for warm_up in warm_ups:
         for run in config.runs:
             found = found_groups(config, alone.algorithm, make_data(run), run, warm_up)

@@ -1,9 +1,11 @@
 """Studies of one global model: cases of Bouchra Pilet et al. 2021, V.3."""
 
+from typing import Any
+
 import numpy as np
 
-from experiments.averaging.cases import Case, MakeData, level_cases
-from experiments.averaging.schemes import file_schemes, level_layout, one_model
+from experiments.averaging.cases import Case, MakeData, file_cases, level_cases
+from experiments.averaging.schemes import level_layout, one_model
 from experiments.mnist.config import Config
 from experiments.mnist.data import Blocks, relabelled
 from experiments.mnist.labels import some_permuted
@@ -19,6 +21,20 @@ def _data(config: Config, blocks: Blocks, tables: np.ndarray) -> MakeData:
     return relabelled(blocks(len(tables), config.train_size), tables)
 
 
+def _level_cases(
+    config: Config,
+    network: Layout,
+    data: MakeData,
+    setting: dict[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> list[Case]:
+    """The levels, and the scheme of a file."""
+    of, num_agents = setting, config.num_agents
+    levels = level_cases(network, config.levels, num_agents, data, of, batch_size)
+    file = config.scheme_file
+    return levels + file_cases(file, network, num_agents, data, of, batch_size)
+
+
 def level(
     config: Config, network: Layout, blocks: Blocks, batch_sizes: tuple[int, ...]
 ) -> list[Case]:
@@ -27,9 +43,7 @@ def level(
     return [
         case
         for size in batch_sizes
-        for case in level_cases(
-            network, config.levels, config.num_agents, data, {"batch_size": size}, size
-        )
+        for case in _level_cases(config, network, data, {"batch_size": size}, size)
     ]
 
 
@@ -39,9 +53,7 @@ def convergence(
     """Figure 18: accuracy over time."""
     del values
     data = _data(config, blocks, _tables(config, network))
-    cases = level_cases(network, config.levels, config.num_agents, data)
-    files = file_schemes(config.scheme_file, network, config.num_agents)
-    return cases + [Case(one.name, one.setting, one.scheme, data) for one in files]
+    return _level_cases(config, network, data)
 
 
 def peers(
@@ -64,9 +76,7 @@ def difference(
     cases = []
     for r in lengths:
         data = _data(config, blocks, _tables(config, network, r))
-        cases += level_cases(
-            network, config.levels, config.num_agents, data, {"cycle": r}
-        )
+        cases += _level_cases(config, network, data, {"cycle": r})
     return cases
 
 
@@ -78,8 +88,7 @@ def permuted(
     for count in counts:
         tables = some_permuted(network[-1], 2, config.num_agents, count)
         data = _data(config, blocks, tables)
-        setting = {"num_permuted": count}
-        cases += level_cases(network, config.levels, config.num_agents, data, setting)
+        cases += _level_cases(config, network, data, {"num_permuted": count})
     return cases
 
 
@@ -91,8 +100,7 @@ def train_size(
     cases = []
     for size in sizes:
         data = relabelled(blocks(config.num_agents, size), tables)
-        setting = {"train_size": size}
-        cases += level_cases(network, config.levels, config.num_agents, data, setting)
+        cases += _level_cases(config, network, data, {"train_size": size})
     return cases
 
 
@@ -118,9 +126,19 @@ def layouts(
 def drift(
     config: Config, network: Layout, blocks: Blocks, hundredths: tuple[int, ...]
 ) -> list[Case]:
-    """Dynamic averaging: agents average when they have drifted that far."""
+    """Dynamic averaging: agents average when they have drifted that far.
+
+    Beside it, averaging after so many mini-batches whatever the drift.
+    """
     data = _data(config, blocks, _tables(config, network))
-    return [
+    periodic = [
+        case._replace(average_every=period)
+        for period in config.periods or ()
+        for case in level_cases(
+            network, config.levels, config.num_agents, data, {"period": period}
+        )
+    ]
+    return periodic + [
         case._replace(drift=value / 100)
         for value in hundredths
         for case in level_cases(

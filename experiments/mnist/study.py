@@ -6,12 +6,21 @@ from pathlib import Path
 import numpy as np
 
 from experiments.analysis import figures
+from experiments.averaging import pictures
 from experiments.averaging.cases import Case, averaging_jobs, check_perceptrons
+from experiments.averaging.design import varied as varied_choices
 from experiments.averaging.schemes import check_scheme_file
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job
+from experiments.engine.run_folder import Row
 from experiments.mnist import found_groups, global_models, semi_local
-from experiments.mnist.config import STUDIES, WITH_FILES, Config, values_of
+from experiments.mnist.config import (
+    STUDIES,
+    WITH_FILES,
+    Config,
+    check_periods,
+    values_of,
+)
 from experiments.mnist.data import Blocks, blocks_of_runs, load_examples
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
@@ -46,6 +55,7 @@ def make_cases(config: Config, examples: Examples) -> list[Case]:
     network = network_layout(config, examples)
     task.check_labels(examples.y, network[-1])
     values = values_of(config)
+    check_periods(config)
     check_scheme_file(config.scheme_file, config.study, WITH_FILES)
     _check_room(config, network, values)
     blocks = blocks_of_runs(config, examples)
@@ -80,13 +90,30 @@ def make_jobs(config: Config) -> list[Job]:
 def report(config: Config, folder: Path) -> None:
     """The study's figure, and a table for a person."""
     varied = STUDIES[config.study]
-    if config.study == "level":
+    if varied_choices(config):
+        pictures.of_combinations(config, folder, *_axis(config))
+    elif config.periods is not None:
+        figures.accuracy_by_traffic(folder, _rhythm, ("drift", "period"))
+    elif config.study == "level":
         figures.accuracy_by_level(folder)
     elif varied is None or config.study in ("auto", "auto_rotated"):
         figures.accuracy_by_round(folder)
     else:
         figures.accuracy_by_setting(folder, varied.setting, varied.label)
     figures.print_summary(folder)
+
+
+def _axis(config: Config) -> tuple[str, str]:
+    """What figures of several combinations have on their axis, and its label."""
+    varied = STUDIES[config.study]
+    if config.study == "level":
+        return "level", "averaging level (%)"
+    return ("round", "mini-batches") if varied is None else varied[:2]
+
+
+def _rhythm(row: Row) -> str:
+    """When agents average."""
+    return "periodic" if "period" in row["setting"] else "dynamic"
 
 
 EXPERIMENT = Experiment("mnist", Config, make_jobs, report)

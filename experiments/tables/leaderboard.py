@@ -7,7 +7,8 @@ import numpy as np
 
 from experiments.claims import evidence
 from experiments.claims.evidence import Group, Study
-from experiments.tables.render import environment, first_line, markdown, sentence
+from experiments.tables.markdown import markdown
+from experiments.tables.render import environment, first_line, sentence
 from p2pjax.evaluation import statistics
 
 PAGE = Path("docs", "leaderboard.md")

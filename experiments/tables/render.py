@@ -1,7 +1,7 @@
 """Kept studies as Markdown: the command, what it took, and a table of accuracies."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from experiments.claims.evidence import Group, Study
 from experiments.engine import reading, summary, untrusted_files
 from experiments.engine.row_kinds import WHERE
 from experiments.keep import kept_study
+from experiments.tables import readings
+from experiments.tables.markdown import markdown
 from p2pjax.evaluation import statistics
 from p2pjax.types import InputError
 
@@ -45,6 +47,7 @@ def pages(root: Path) -> dict[Path, str]:
             s for name, s in studies.items() if name.split(".")[0] == path.parent.name
         ]
         parts = [section(root, study) for study in own]
+        parts += readings.sections(root, studies, path.parent.name)
         if not parts:
             parts = ["No study is kept yet.\n"]
         found[path] = replaced(path, "\n".join(parts))
@@ -282,12 +285,3 @@ def _cell(group: Group, metric: str, at: int | None) -> str:
     if len(values) < 2:
         return mean
     return f"{mean} ± {statistics.mean_interval(values):{digits}}"
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
-    return [
-        f"| {' | '.join(head)} |",
-        "|---" * len(head) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]

@@ -3,6 +3,7 @@
 import dataclasses
 
 from experiments.averaging.config import AveragingConfig
+from experiments.averaging.schemes import scheme_file_field
 from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import DATA, integer, integers, switch
 from experiments.engine.layouts import network_field
@@ -31,3 +32,4 @@ class Config(AveragingConfig):
     levels: tuple[int, ...] = integers(
         (0, 15, 30, 60, 80, 100), "Averaging levels in percent."
     )
+    scheme_file: str | None = scheme_file_field()

@@ -4,11 +4,14 @@ from functools import partial
 from pathlib import Path
 
 from experiments.analysis import figures
+from experiments.averaging import pictures
 from experiments.averaging.cases import (
     averaging_jobs,
     check_perceptrons,
+    file_cases,
     level_cases,
 )
+from experiments.averaging.design import varied
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
@@ -57,14 +60,18 @@ def make_jobs(config: Config) -> list[Job]:
     examples = load_examples(config)
     task.check_labels(examples.y, network[-1])
     data = kept(config, partial(make_data, config, examples))
-    cases = level_cases(network, config.levels, config.num_agents, data)
-    return averaging_jobs(config, cases)
+    num_agents = config.num_agents
+    levels = level_cases(network, config.levels, num_agents, data)
+    files = file_cases(config.scheme_file, network, num_agents, data)
+    return averaging_jobs(config, levels + files)
 
 
 def report(config: Config, folder: Path) -> None:
     """Accuracy against the level, and a table for a person."""
-    del config
-    figures.accuracy_by_level(folder)
+    if varied(config):
+        pictures.of_combinations(config, folder, "level", "averaging level (%)")
+    else:
+        figures.accuracy_by_level(folder)
     figures.print_summary(folder)
 
 

@@ -25,10 +25,14 @@ class MLP(nn.Module):
     Attributes:
       features: cells of every layer, without the input.
       activation: of the hidden cells.
+      kernel_init: the law of initial weights.
+      bias_init: that of initial biases.
     """
 
     features: Sequence[int]
     activation: Callable[[Array], Array] = nn.sigmoid
+    kernel_init: nn.initializers.Initializer = nn.initializers.glorot_uniform()
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -37,7 +41,8 @@ class MLP(nn.Module):
         for layer, features in enumerate(self.features, start=1):
             output = Dense(
                 features,
-                kernel_init=nn.initializers.glorot_uniform(),
+                kernel_init=self.kernel_init,
+                bias_init=self.bias_init,
                 name=f"layer_{layer}",
             )(hidden)
             cells = cell_mask(self, layer)
