@@ -18,11 +18,10 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.partial.averaging import Averaging, server
-from p2pjax.partial.network_cells import NetworkCells, cells_of
+from p2pjax.partial.network_cells import NetworkCells
 from p2pjax.partial.per_model import PerModel
-from p2pjax.partial.schemes import Scheme
-from p2pjax.partial.sharing import compile_scheme, layout_of
-from p2pjax.partial.symmetry import check_permutations
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.sharing import compile_scheme, known_cells, layout_of
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner
@@ -33,17 +32,12 @@ from p2pjax.types import (
     Array,
     FederatedData,
     Info,
-    InputError,
     Key,
-    Layout,
     Models,
     PyTree,
     Wiring,
     num_agents,
 )
-
-# (cells of every part of the network, number of agents) -> the partial models
-SchemeFn = Callable[[Layout, int], Scheme]
 
 
 def partial_averaging(
@@ -110,23 +104,7 @@ def partial_averaging(
       >>> method.round_is
       'one mini-batch of each agent, and one averaging after 1 local step'
     """
-    network, example = task.network, task.example
-    is_known = wiring is not None or task.wiring is not None
-    if not is_known and (network is None or example is None):
-        raise InputError(
-            "Need to know the cells of the network for partial averaging: make the "
-            "task of a network, or give the wiring, which part's cells lie along which "
-            "axis of which leaf."
-        )
-
-    @functools.cache
-    def cells() -> Wiring | NetworkCells:
-        known = task.wiring if wiring is None else wiring
-        if known is None:
-            assert example is not None
-            known = cells_of(network, example)
-            check_permutations(known, task)
-        return known
+    cells = known_cells(task, wiring)
 
     def num_steps(sizes: Array) -> Array:
         return steps_of(local_updates, sizes, batch_size)
