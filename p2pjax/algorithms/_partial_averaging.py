@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import optax
 
+from p2pjax.engines.changing_groups import group_changes
 from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
 from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import before_and_after
@@ -18,6 +19,7 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.partial.averaging import Averaging, server
+from p2pjax.partial.changing_members import Changing, check_models, group_averaging
 from p2pjax.partial.network_cells import NetworkCells
 from p2pjax.partial.per_model import PerModel
 from p2pjax.partial.schemes import Scheme, SchemeFn
@@ -32,6 +34,7 @@ from p2pjax.types import (
     Array,
     FederatedData,
     Info,
+    InputError,
     Key,
     Models,
     PyTree,
@@ -43,7 +46,7 @@ from p2pjax.types import (
 def partial_averaging(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    scheme: Scheme | SchemeFn,
+    scheme: Scheme | SchemeFn | Changing,
     *,
     batch_size: int,
     wiring: Wiring | NetworkCells | None = None,
@@ -72,7 +75,8 @@ def partial_averaging(
         the first agents are made (`partial.cells_of`); known for the package's.
       optimizer: of optax, or a `Learner`.
       scheme: the partial models, such as `partial.level(0.8)`, a function of the
-        network's layout and the number of agents, or a `Scheme`.
+        network's layout and the number of agents, or a `Scheme`; or `partial.changing`,
+        of which members of models change.
       batch_size: B.
       wiring: which part's cells lie along which axis of which leaf of the parameters,
         or what `partial.cells_of` found; None: as above.
@@ -105,27 +109,38 @@ def partial_averaging(
       'one mini-batch of each agent, and one averaging after 1 local step'
     """
     cells = known_cells(task, wiring)
+    if isinstance(scheme, Changing) and averaging is not server:
+        raise InputError(
+            "Need averaging by a server for models whose members change, got another "
+            "one: leave out averaging, or give a scheme that stays."
+        )
 
     def num_steps(sizes: Array) -> Array:
         return steps_of(local_updates, sizes, batch_size)
 
     @functools.cache
     def method(size: int) -> Algorithm:
-        found = scheme
+        found = scheme.scheme if isinstance(scheme, Changing) else scheme
         if not isinstance(found, Scheme):
             found = found(layout_of(cells(), task), size)
+        sharing, changes = compile_scheme(found, cells(), task), None
         average = averaging
-        if not isinstance(average, Averaging | PerModel):
+        if isinstance(scheme, Changing):
+            below = check_models(found, scheme.num_found)
+            average = group_averaging(size, below)
+            changes = group_changes(task, scheme, sharing, below, agent_loop)
+        elif not isinstance(average, Averaging | PerModel):
             average = average(size)
         return partial_rounds(
             task,
             optimizer,
             cyclic_window(batch_size),
-            compile_scheme(found, cells(), task),
+            sharing,
             average,
             average_every=local_updates.num_steps or 1,
             num_steps=num_steps if local_updates.num_epochs else None,
             drift_threshold=drift_threshold,
+            changes=changes,
             shared_init=shared_init,
             update_scale=update_scale,
             channel=channel,
