@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from p2pjax import sharding
 from p2pjax.partial.changing_members import Changing, Groups, Learned
 from p2pjax.partial.sharing import SharingPlan
 from p2pjax.partial.views import viewed
@@ -122,9 +121,11 @@ def group_changes(
     ) -> GroupState:
         def look(state: GroupState) -> GroupState:
             if groupings:
-                sharding.check_single_device(
-                    "find groups while agents train", but_in_batches=False
-                )
+                if jax.process_count() > 1:
+                    raise InputError(
+                        "Need one process to find groups while agents train, got "
+                        f"{jax.process_count()}: use the devices of one host."
+                    )
                 now = measured(variables)
                 shape = (state.group.shape[0], changing.num_found)
                 columns = jax.pure_callback(
@@ -167,7 +168,7 @@ def group_changes(
 
         # The last one is without any, rounded as the others are.
         found = jax.lax.map(with_model, jnp.arange(num_models + 1))  # [M + 1, N]
-        return (found[-1] - found[:-1]).T
+        return (found[-1:] - found[:-1]).T
 
     def _left(state: GroupState, gain: Array) -> GroupState:
         assert changing.leave_after is not None
@@ -175,7 +176,7 @@ def group_changes(
         leaves = num_losses >= changing.leave_after
         # Who leaves a model leaves those that depend on it.
         above = below.T | np.eye(num_models, dtype=bool)  # [model, depends on it]
-        leaves = (leaves[:, :, None] & above).any(1)
+        leaves = (leaves[:, :, None] & above[None]).any(1)
         has_left = state.has_left | leaves
         group = jnp.where(has_left, LOCAL, state.group)
         return state._replace(group=group, num_losses=num_losses, has_left=has_left)

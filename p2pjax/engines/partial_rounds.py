@@ -169,14 +169,12 @@ def partial_rounds(
         sharing.plan, channel, attack, aggregate, eager=averaging.peers is None
     )
     if changes is not None and (
-        channel != PERFECT
-        or (attack, aggregate, drift_threshold) != (None,) * 3
-        or score_before
+        channel != PERFECT or (attack, aggregate, drift_threshold) != (None,) * 3
     ):
         raise InputError(
-            "Need a perfect channel, honest agents, the mean, no drift_threshold and "
-            "no score_before where members of models change, got one of these: give a "
-            "scheme that stays."
+            "Need a perfect channel, honest agents, the mean and no drift_threshold "
+            "where members of models change, got something else: give a scheme that "
+            "stays."
         )
     needs_before = attack is not None and attack.needs_before
     average, cost = partial_exchange(
@@ -196,10 +194,16 @@ def partial_rounds(
         if drift_threshold is not None:
             reference = jax.tree.map(jnp.copy, params)
         opt_state = jax.vmap(learner.init)(variables)
+        groups: GroupState | tuple[()] = ()
+        if changes is not None:
+            changes.check(data)
+            groups = changes.begin(variables)
         pending: Pending | tuple[()] = ()
         if score_before:
             inputs = averaging.plan(np.random.default_rng(0), 1)  # for its shapes
             inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], inputs)
+            if isinstance(groups, GroupState):
+                inputs = jax.tree.map(jnp.copy, groups.now)
             pending = Pending(
                 jax.random.fold_in(key, 0), jnp.int32(0), inputs, jnp.zeros((), bool)
             )
@@ -212,13 +216,9 @@ def partial_rounds(
             attackers = attackers._replace(prepared=empty)
         memory = begin(exchange, key, params, attackers)
         memory = begin_servers(exchange, averaging, memory, params)
-        state = PartialAveragingState(
-            variables, opt_state, reference, pending, before, memory
+        return PartialAveragingState(
+            variables, opt_state, reference, pending, before, memory, groups
         )
-        if changes is not None:
-            changes.check(data)
-            state = state._replace(groups=changes.begin(variables))
-        return state
 
     def plan_fn(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
@@ -314,18 +314,12 @@ def partial_rounds(
 
     def models_fn(state: PartialAveragingState) -> Models:
         byzantine = byzantine_agents(attack, state.memory)
-        if not score_before:
-            observed = None
-            if isinstance(state.groups, GroupState):
-                observed = state.groups.observed
-            return Models(
-                state.variables,
-                averaged=state.variables,
-                is_byzantine=byzantine,
-                observed=observed,
-            )
-        averaged = finished(state).variables
-        return Models(averaged, state.variables, averaged, byzantine)
+        observed = None
+        if isinstance(state.groups, GroupState):
+            observed = state.groups.observed
+        trained = state.variables if score_before else None
+        averaged = finished(state).variables if score_before else state.variables
+        return Models(averaged, trained, averaged, byzantine, observed)
 
     return assemble(
         task,

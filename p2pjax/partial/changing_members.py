@@ -203,7 +203,7 @@ def group_averaging(num_agents: int, below: np.ndarray) -> Averaging:
         together = jnp.ones((num_agents, num_agents), bool)
         for other in (model, *np.flatnonzero(below[model]).tolist()):
             group = groups.group[:, other]
-            together &= (group[:, None] == group) & (group != LOCAL)
+            together &= (group[:, None] == group[None]) & (group != LOCAL)[None]
         return together & groups.is_used[model]
 
     def combine_fn(

@@ -170,7 +170,8 @@ def nested_groups(
     Example:
       >>> language = np.repeat([[9.0, 0], [0, 9]], 4, 0)
       >>> dialect = np.tile(np.repeat(np.eye(2), 2, 0), (2, 1))
-      >>> nested_groups(alike, np.hstack([language, dialect]), 2).T.tolist()
+      >>> features = np.hstack([language, dialect, np.eye(8)])  # and each its own
+      >>> nested_groups(alike, features, 2).T.tolist()
       [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 2, 2, 3, 3]]
     """
     size = len(jax.tree.leaves(features)[0])
