@@ -111,16 +111,18 @@ def over_devices(
     return spread
 
 
-def check_single_device(purpose: str) -> None:
+def check_single_device(purpose: str, *, but_in_batches: bool = True) -> None:
     """Refuses a mesh of several devices for what can only be done on one.
 
     Args:
       purpose: what needs one device, after "to".
+      but_in_batches: whether batches of agents can do it on several.
     """
     if _is_spread():
+        other = ", or batches (--agent_loop=0)" if but_in_batches else ""
         raise InputError(
             f"Need one device to {purpose}, got {_num_devices()}: use a "
-            "mesh of one (--num_devices=1), or batches (--agent_loop=0)."
+            f"mesh of one (--num_devices=1){other}."
         )
 
 

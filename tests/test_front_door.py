@@ -519,7 +519,7 @@ class TestRefusals:
             ("pens", pj.partial.level(0.5)),
             ("p2p_bn", pj.partial.level(0.5)((4, 3, 2), 2)),
         ):
-            with pytest.raises(pj.InputError, match="by partial_averaging only"):
+            with pytest.raises(pj.InputError, match="the argument scheme"):
                 build(name, local_patterns=partly)
 
     def test_one_example_at_a_time_with_batch_norm(self):

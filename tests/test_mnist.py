@@ -268,6 +268,12 @@ SLOW = pytest.mark.slow  # they go the ways of test_experiments, on other data
             marks=SLOW,
         ),
         pytest.param(
+            ("--study=changing", "--values=2", "--num_agents=4"),
+            "accuracy_by_round",
+            8,
+            marks=SLOW,
+        ),
+        pytest.param(
             ("--study=auto", "--values=1", "--num_agents=6", "--first_run=3"),
             "accuracy_by_round",
             5,

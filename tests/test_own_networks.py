@@ -12,8 +12,8 @@ import pytest
 from test_network_cells import OTHERS, floats
 
 import p2pjax as pj
-from p2pjax.algorithms import _partial_averaging
 from p2pjax.exchange import mixing
+from p2pjax.partial import sharing as partial_sharing
 from p2pjax.partial.views import restored, viewed
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
@@ -320,7 +320,7 @@ def test_a_network_is_traced_once_and_not_at_construction(monkeypatch):
         calls.append(args)
         return found(*args)
 
-    monkeypatch.setattr(_partial_averaging, "cells_of", counted)
+    monkeypatch.setattr(partial_sharing, "cells_of", counted)
     data = random_data((5,))
     task = pj.classification(own_mlp(), data)
     method = pj.partial_averaging(

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -26,11 +27,15 @@ from experiments.averaging.schemes import file_schemes, level_layout, one_model
 from experiments.engine import fitting
 from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Job, Program, jobs_of_runs
+from p2pjax.engines.changing_groups import group_changes
 from p2pjax.engines.partial_rounds import partial_rounds
 from p2pjax.evaluation.models import disagreement, parameter_norm
 from p2pjax.evaluation.test_sets import before_and_after
 from p2pjax.nn import mlp
 from p2pjax.partial import placement
+from p2pjax.partial.averaging import Averaging
+from p2pjax.partial.changing_members import Changing, check_models, group_averaging
+from p2pjax.partial.per_model import PerModel
 from p2pjax.partial.schemes import Scheme
 from p2pjax.partial.sharing import compile_scheme
 from p2pjax.tasks._classification import classification
@@ -38,6 +43,7 @@ from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.learner import Learner, gradient_descent, per_sample
 from p2pjax.types import (
+    LOCAL,
     Array,
     FederatedData,
     InputError,
@@ -62,6 +68,7 @@ class Case(NamedTuple):
     average_every: int | None = None  # mini-batches; the config's if not given
     runs: Sequence[int] | None = None  # all if not given
     facts: Mapping[str, float] = MappingProxyType({})  # reported with every evaluation
+    changing: Changing | None = None  # how members of the scheme's models change
 
 
 def check_perceptrons(
@@ -173,7 +180,7 @@ def averaging_jobs(
         data = case.make_data(runs[0])
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(data))
         rhythm = case.batch_size, case.drift, case.average_every
-        same = (choices, case.scheme, rhythm, shapes)
+        same = (choices, case.scheme, rhythm, case.changing, shapes)
         if same not in programs:
             programs[same] = (build or perceptron_program)(config, choices, case, data)
         jobs += jobs_of_runs(
@@ -232,24 +239,60 @@ def averaging_program(
       wiring: of the network.
     """
     sharing = compile_scheme(case.scheme, wiring, task)
+    loop, changes = agent_loop(config, task), None
+    average: Averaging | PerModel = realisation(
+        config, choices, len(case.scheme.networks)
+    )
+    if case.changing is not None:
+        if choices.averaging != "server":
+            raise InputError(
+                "Need --averaging=server where members of models change, got "
+                f"--averaging={choices.averaging}."
+            )
+        below = check_models(case.scheme, case.changing.num_found)
+        average = group_averaging(len(case.scheme.networks), below)
+        changes = group_changes(task, case.changing, sharing, below, loop)
     algorithm = partial_rounds(
         task,
         learner,
         samplers.cyclic_window(case.batch_size or config.batch_size),
         sharing,
-        realisation(config, choices, len(case.scheme.networks)),
+        average,
         average_every=case.average_every or config.average_every,
         drift_threshold=config.drift if case.drift is None else case.drift,
+        changes=changes,
         shared_init=choices.init == "shared",
         score_before=config.score_before,
-        agent_loop=agent_loop(config, task),
+        agent_loop=loop,
     )
-    on_own_tests = before_and_after(task, agent_loop(config, task))
+    on_own_tests = before_and_after(task, loop)
 
     def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
-        return dict(on_own_tests(models, data)) | {
+        scores = dict(on_own_tests(models, data))
+        for model in range(len(case.scheme.models) if changes else 0):
+            group = scores.pop(f"group_{model}")
+            scores[f"members_{model}"] = (group != LOCAL).astype(jnp.float32)
+            scores[f"rand_index_{model}"] = rand_index(data.cluster, group)
+        return scores | {
             "norm": parameter_norm(models.reported.params),
             "disagreement": disagreement(models.reported.params, sharing.plan),
         }
 
     return Program(algorithm, evaluate)
+
+
+def rand_index(truth: Array, group: Array) -> Array:
+    """Adjusted Rand index of groups `[N]`; agents with LOCAL are alone in theirs.
+
+    Args:
+      truth: the true group of each agent, `[N]`; not all in one.
+      group: what was found, `[N]`.
+    """
+    pair = jnp.triu(jnp.ones((len(truth), len(truth)), bool), 1)
+    alike = (truth[:, None] == truth[None]) & pair
+    found = (group[:, None] == group[None]) & (group != LOCAL)[None] & pair
+    both, ours, theirs, pairs = (
+        some.sum().astype(jnp.float32) for some in (alike & found, found, alike, pair)
+    )
+    expected = ours * theirs / pairs
+    return (both - expected) / ((ours + theirs) / 2 - expected)

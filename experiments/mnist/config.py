@@ -40,6 +40,7 @@ STUDIES: dict[str, Varied | None] = {
     ),
     "auto": _WARM_UP,
     "auto_rotated": _WARM_UP,
+    "changing": Varied("every", "mini-batches between two looks", (50, 200)),
 }
 
 
@@ -91,7 +92,8 @@ class Config(AveragingConfig):
         "semi_local_local), agents (peers), length of the label cycle (difference, "
         "layouts), permuted agents (permuted), training examples (train_size), squared "
         "drift in hundredths (drift), mini-batches of local training before the "
-        "grouping (auto, auto_rotated); the paper's if not given.",
+        "grouping (auto, auto_rotated), mini-batches between two looks at what agents "
+        "have learned (changing); the paper's, or some of ours, if not given.",
     )
     periods: tuple[int, ...] | None = integers(
         None,

@@ -13,7 +13,12 @@ from experiments.averaging.schemes import check_scheme_file
 from experiments.engine.command import Experiment
 from experiments.engine.jobs import Job
 from experiments.engine.run_folder import Row
-from experiments.mnist import found_groups, global_models, semi_local
+from experiments.mnist import (
+    changing_groups,
+    found_groups,
+    global_models,
+    semi_local,
+)
 from experiments.mnist.config import (
     STUDIES,
     WITH_FILES,
@@ -40,6 +45,7 @@ CASES: dict[str, Callable[[Config, Layout, Blocks, tuple[int, ...]], list[Case]]
     "drift": global_models.drift,
     "auto": found_groups.permuted_labels,
     "auto_rotated": found_groups.rotated_images,
+    "changing": changing_groups.swapped_labels,
 }
 
 
@@ -96,7 +102,7 @@ def report(config: Config, folder: Path) -> None:
         figures.accuracy_by_traffic(folder, _rhythm, ("drift", "period"))
     elif config.study == "level":
         figures.accuracy_by_level(folder)
-    elif varied is None or config.study in ("auto", "auto_rotated"):
+    elif varied is None or config.study in ("auto", "auto_rotated", "changing"):
         figures.accuracy_by_round(folder)
     else:
         figures.accuracy_by_setting(folder, varied.setting, varied.label)

@@ -32,6 +32,8 @@ from p2pjax.exchange.shared import Local, message_size, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import is_directed
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.slices import what_is_sent
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO, IN_PLACE
 from p2pjax.training.learner import Learner, StepContext, as_learner
@@ -74,6 +76,7 @@ def ad_psgd(
     local_updates: LocalUpdates = steps(1),
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
+    scheme: Scheme | SchemeFn | None = None,
     channel: Channel = PERFECT,
     attack: Attack | None = None,
     agent_loop: int = AUTO,
@@ -100,6 +103,7 @@ def ad_psgd(
       local_updates: that make an update, `steps(k)` or `epochs(e)`.
       rewire_every: rounds after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
+      scheme: partial models of all agents, of which alone agents send what they share.
       channel: `channel.drop`, where neither of the two averages, and `quantize`.
       attack: `label_flip`, or `backdoor` without boost; None: all are honest.
       agent_loop: see `agent_loop.map_agents`; only agents with an event train.
@@ -125,7 +129,7 @@ def ad_psgd(
                 f"{seconds.min() if seconds.size else 'none'} as the least."
             )
     learner = poisoned_learner(as_learner(task, optimizer), attack)
-    local = shared.local_paths(task, local_patterns)
+    local = what_is_sent(task, local_patterns, scheme)
 
     def init_fn(key: Key, data: FederatedData) -> ADPSGDState:
         variables = identical_models(key, task, num_agents(data))

@@ -248,6 +248,11 @@ def _format_of(compression: Channel | Format) -> Format:
 
 
 def _check_options(options: GossipOptions) -> None:
+    if options.get("scheme") is not None:
+        raise InputError(
+            "Need whole leaves for CHOCO-SGD, whose public copies are of leaves, got a "
+            "scheme: say by local_patterns which of them stay, or use D-PSGD."
+        )
     channel = options.get("channel", PERFECT)
     found = ""
     if channel.loss_probability:

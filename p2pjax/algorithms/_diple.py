@@ -25,6 +25,8 @@ from p2pjax.exchange.shared import Local, sharing_plan
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Topology
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.slices import what_is_sent
 from p2pjax.selection import pair_values, tables
 from p2pjax.selection.base import Selection
 from p2pjax.selection.diple import line_search
@@ -83,6 +85,7 @@ def diple(
     num_iterations: int = 5,
     rewire_every: int | None = None,
     local_patterns: Local = shared.FULL,
+    scheme: Scheme | SchemeFn | None = None,
     channel: Channel = PERFECT,
     agent_loop: int = AUTO,
 ) -> Algorithm:
@@ -107,6 +110,7 @@ def diple(
       num_iterations: averages in a cycle; the models are fetched anew for each.
       rewire_every: cycles after which the next graph comes; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
+      scheme: partial models of all agents, of which alone agents send what they share.
       channel: what happens to messages on their way.
       agent_loop: see `agent_loop.map_agents`.
 
@@ -129,7 +133,7 @@ def diple(
         selection = line_search(num_peers=num_peers, tolerance=tolerance)
     choose = selection
     learner = as_learner(task, optimizer)
-    local = shared.local_paths(task, local_patterns)
+    local = what_is_sent(task, local_patterns, scheme)
     take = own_steps(learner, batch_size, agent_loop)
     view_fn = make_peer_view(
         task,

@@ -24,6 +24,8 @@ from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local
 from p2pjax.graphs.conversion import GraphLike
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.slices import what_is_sent
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner, StepContext, as_learner, norm_and_rest
@@ -68,6 +70,7 @@ def p2p_bn(
     attack: Attack | None = None,
     aggregate: Rule | None = None,
     local_patterns: Local = shared.FULL,
+    scheme: Scheme | SchemeFn | None = None,
     num_mailboxes: int | None = None,
     max_width: int | None = None,
     agent_loop: int = AUTO,
@@ -102,6 +105,8 @@ def p2p_bn(
         `robust.balance`. With delays an agent merges when it wakes, and each message
         needs a mailbox of its own until then.
       local_patterns: leaves that are not sent, see `exchange.shared`.
+      scheme: partial models of all agents, of which alone agents send what they share,
+        such as `partial.level(0.5)`; statistics then stay, as with `SILO_BN`.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave where they are batched; no limit if not given.
       agent_loop: see `asynchrony.asynchronous`.
@@ -116,7 +121,7 @@ def p2p_bn(
       >>> method.round_is
       'a network epoch of wake-ups: ...'
     """
-    local = shared.local_paths(task, local_patterns)
+    local = what_is_sent(task, local_patterns, scheme)
     if fine_tuning and isinstance(optimizer, Learner):
         raise InputError(
             "P2P-BN keeps an optimizer state for normalisation layers and one for the "

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import optax
 
+from p2pjax.engines.changing_groups import group_changes
 from p2pjax.engines.partial_rounds import PartialAveragingState, partial_rounds
 from p2pjax.evaluation.attacked import of_honest_agents
 from p2pjax.evaluation.test_sets import before_and_after
@@ -18,11 +19,11 @@ from p2pjax.exchange.attacks import Attack
 from p2pjax.exchange.channel import PERFECT, Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.partial.averaging import Averaging, server
-from p2pjax.partial.network_cells import NetworkCells, cells_of
+from p2pjax.partial.changing_members import Changing, check_models, group_averaging
+from p2pjax.partial.network_cells import NetworkCells
 from p2pjax.partial.per_model import PerModel
-from p2pjax.partial.schemes import Scheme
-from p2pjax.partial.sharing import compile_scheme, layout_of
-from p2pjax.partial.symmetry import check_permutations
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.sharing import compile_scheme, known_cells, layout_of
 from p2pjax.tasks.task import Task
 from p2pjax.training.agent_loop import AUTO
 from p2pjax.training.learner import Learner
@@ -35,21 +36,17 @@ from p2pjax.types import (
     Info,
     InputError,
     Key,
-    Layout,
     Models,
     PyTree,
     Wiring,
     num_agents,
 )
 
-# (cells of every part of the network, number of agents) -> the partial models
-SchemeFn = Callable[[Layout, int], Scheme]
-
 
 def partial_averaging(
     task: Task,
     optimizer: optax.GradientTransformation | Learner,
-    scheme: Scheme | SchemeFn,
+    scheme: Scheme | SchemeFn | Changing,
     *,
     batch_size: int,
     wiring: Wiring | NetworkCells | None = None,
@@ -78,7 +75,8 @@ def partial_averaging(
         the first agents are made (`partial.cells_of`); known for the package's.
       optimizer: of optax, or a `Learner`.
       scheme: the partial models, such as `partial.level(0.8)`, a function of the
-        network's layout and the number of agents, or a `Scheme`.
+        network's layout and the number of agents, or a `Scheme`; or `partial.changing`,
+        of which members of models change.
       batch_size: B.
       wiring: which part's cells lie along which axis of which leaf of the parameters,
         or what `partial.cells_of` found; None: as above.
@@ -110,44 +108,39 @@ def partial_averaging(
       >>> method.round_is
       'one mini-batch of each agent, and one averaging after 1 local step'
     """
-    network, example = task.network, task.example
-    is_known = wiring is not None or task.wiring is not None
-    if not is_known and (network is None or example is None):
+    cells = known_cells(task, wiring)
+    if isinstance(scheme, Changing) and averaging is not server:
         raise InputError(
-            "Need to know the cells of the network for partial averaging: make the "
-            "task of a network, or give the wiring, which part's cells lie along which "
-            "axis of which leaf."
+            "Need averaging by a server for models whose members change, got another "
+            "one: leave out averaging, or give a scheme that stays."
         )
-
-    @functools.cache
-    def cells() -> Wiring | NetworkCells:
-        known = task.wiring if wiring is None else wiring
-        if known is None:
-            assert example is not None
-            known = cells_of(network, example)
-            check_permutations(known, task)
-        return known
 
     def num_steps(sizes: Array) -> Array:
         return steps_of(local_updates, sizes, batch_size)
 
     @functools.cache
     def method(size: int) -> Algorithm:
-        found = scheme
+        found = scheme.scheme if isinstance(scheme, Changing) else scheme
         if not isinstance(found, Scheme):
             found = found(layout_of(cells(), task), size)
+        sharing, changes = compile_scheme(found, cells(), task), None
         average = averaging
-        if not isinstance(average, Averaging | PerModel):
+        if isinstance(scheme, Changing):
+            below = check_models(found, scheme.num_found)
+            average = group_averaging(size, below)
+            changes = group_changes(task, scheme, sharing, below, agent_loop)
+        elif not isinstance(average, Averaging | PerModel):
             average = average(size)
         return partial_rounds(
             task,
             optimizer,
             cyclic_window(batch_size),
-            compile_scheme(found, cells(), task),
+            sharing,
             average,
             average_every=local_updates.num_steps or 1,
             num_steps=num_steps if local_updates.num_epochs else None,
             drift_threshold=drift_threshold,
+            changes=changes,
             shared_init=shared_init,
             update_scale=update_scale,
             channel=channel,

@@ -6,7 +6,6 @@ neighbours but the receiver and passes it on, so that an agent d hops away is he
 d - 1 steps late, and no model is counted twice.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 import jax
@@ -17,11 +16,11 @@ import optax
 from p2pjax.engines.options import GossipOptions
 from p2pjax.engines.protocol import Combine, GossipProtocol, LocalStep, Outgoing
 from p2pjax.engines.stepwise import gossip
-from p2pjax.exchange.owner_classes import whole_model
-from p2pjax.exchange.shared import FULL, local_paths, where_shared
+from p2pjax.exchange.shared import FULL, Sharing, message_plan, where_shared
 from p2pjax.graphs.conversion import GraphLike
 from p2pjax.graphs.topology import Topology
 from p2pjax.graphs.trees import Relays, bfs_tree, relay_tables
+from p2pjax.partial.slices import what_is_sent
 from p2pjax.tasks.task import Task
 from p2pjax.training.learner import Learner
 from p2pjax.types import Algorithm, Array, InputError, Key, Peers, PyTree
@@ -77,7 +76,9 @@ def relay_sgd(
             "way on one tree would be lost on another."
         )
     tree = bfs_tree(graph, root)
-    local = local_paths(task, options.get("local_patterns", FULL))
+    local = what_is_sent(
+        task, options.get("local_patterns", FULL), options.get("scheme")
+    )
     return gossip(
         task,
         optimizer,
@@ -89,7 +90,7 @@ def relay_sgd(
     )
 
 
-def relay_protocol(tree: Topology, local: Sequence[str] = ()) -> GossipProtocol:
+def relay_protocol(tree: Topology, local: Sharing = ()) -> GossipProtocol:
     """`x'` is the mean of the own model and all that came, each counted once.
 
     Before anything can have come, models at the start are counted, which are equal.
@@ -97,7 +98,7 @@ def relay_protocol(tree: Topology, local: Sequence[str] = ()) -> GossipProtocol:
 
     Args:
       tree: `[N, D]`, the graph that `gossip` is given.
-      local: regular expressions of leaves that are not sent.
+      local: regular expressions of leaves that are not sent, or slices that are.
 
     Example:
       >>> from p2pjax.graphs import bfs_tree, ring
@@ -119,7 +120,7 @@ def relay_protocol(tree: Topology, local: Sequence[str] = ()) -> GossipProtocol:
     def sent_only(message: PyTree, new: PyTree, old: PyTree) -> PyTree:
         """What stays with its agent is not replaced."""
         one = jax.eval_shape(lambda m: jax.tree.map(lambda x: x[0], m), message)
-        return where_shared(whole_model(size, one, local), new, old)
+        return where_shared(message_plan(size, one, local), new, old)
 
     def init_fn(message: PyTree) -> Mail:
         if jax.tree.leaves(message)[0].shape[0] != size:

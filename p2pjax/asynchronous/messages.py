@@ -15,14 +15,23 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.pipeline import make_exchange, send_one
 from p2pjax.exchange.published import published_one
 from p2pjax.exchange.robust import Rule
-from p2pjax.exchange.shared import shared_leaves, with_shared_leaves
+from p2pjax.exchange.shared import (
+    sent_parts,
+    shared_leaves,
+    with_parts,
+    with_shared_leaves,
+)
 from p2pjax.types import LOCAL, Array, Key, PyTree, Variables
+
+# Regular expressions of leaves that are not exchanged; or who shares which parameters,
+# of which a message is a list.
+Kept = tuple[str, ...] | MixPlan
 
 
 class Mailing(NamedTuple):
     """What agents send, and how they merge what they get."""
 
-    local: tuple[str, ...] = ()  # regular expressions of leaves that are not exchanged
+    local: Kept = ()  # what is not exchanged
     channel: Channel = PERFECT  # what happens to messages on their way
     attack: Attack | None = None  # None: all agents are honest
     rule: Rule | None = None  # None: the mean of two models
@@ -74,12 +83,15 @@ def posted(
       is_byzantine: whether it attacks; None: no agent does.
       before: `shared` of the sender before its training, for attacks that need it.
     """
-    if mailing.is_hostile:
-        assert is_byzantine is not None
+    if mailing.is_hostile or isinstance(mailing.local, MixPlan):
         message = shared(sender, mailing.local)
         plan = owner_classes.whole_model(1, message)
-        exchange = make_exchange(plan, mailing.channel, mailing.attack, eager=True)
+        attack = mailing.attack if mailing.is_hostile else None
+        exchange = make_exchange(plan, mailing.channel, attack, eager=True)
         key = jax.random.fold_in(key, training)
+        if not mailing.is_hostile:
+            return send_one(exchange, key, t, message)
+        assert is_byzantine is not None
         return published_one(exchange, key, t, message, is_byzantine, before)
     message = shared_leaves(sender)
     plan = owner_classes.whole_model(1, message, mailing.local)
@@ -90,8 +102,10 @@ def posted(
     return _without_local(message, plan)
 
 
-def shared(variables: Variables, local: tuple[str, ...]) -> PyTree:
+def shared(variables: Variables, local: Kept) -> PyTree:
     """What travels; None in place of the leaves that do not."""
+    if isinstance(local, MixPlan):
+        return {"params": sent_parts(local, variables.params)}
     message = shared_leaves(variables)
     return _without_local(message, owner_classes.whole_model(1, message, local))
 
@@ -105,8 +119,11 @@ def _without_local(message: PyTree, plan: MixPlan) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def with_shared(variables: Variables, new: PyTree) -> Variables:
+def with_shared(variables: Variables, new: PyTree, local: Kept) -> Variables:
     """Variables with what travelled, where it is not None."""
+    if isinstance(local, MixPlan):
+        params = with_parts(local, new["params"], variables.params)
+        return variables._replace(params=params)
     message = jax.tree.map(
         lambda new, old: old if new is None else new,
         new,

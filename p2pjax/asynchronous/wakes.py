@@ -119,7 +119,8 @@ def wake_one(
             own,
             mail,
         )
-    agent = agent._replace(variables=with_shared(agent.variables, before))
+    variables = with_shared(agent.variables, before, mailing.local)
+    agent = agent._replace(variables=variables)
     key = jax.random.fold_in(key, event.training)
     wake = Wake(event.is_partial, is_byzantine if mailing.is_poisoned else None)
     return *on_wake(key, agent, data, validation, wake), before

@@ -37,6 +37,7 @@ from p2pjax.exchange.compression import Format
 from p2pjax.exchange.encoding import message_bits, num_bytes
 from p2pjax.exchange.owner_classes import whole_model
 from p2pjax.exchange.robust import Rule
+from p2pjax.exchange.shared import Sharing
 from p2pjax.graphs import topology
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.schedule import check_rewiring, graphs_of_rounds
@@ -83,7 +84,7 @@ def asynchronous(
     channel: Channel = PERFECT,
     attack: Attack | None = None,
     aggregate: Rule | None = None,
-    local: tuple[str, ...] = (),
+    local: Sharing = (),
     num_mailboxes: int | None = None,
     max_width: int | None = None,
     agent_loop: int,
@@ -111,7 +112,7 @@ def asynchronous(
       attack: what Byzantine agents send or learn from, if it needs no messages of
         others; None: all are honest.
       aggregate: a robust rule for one message, in place of the mean of two models.
-      local: regular expressions of leaves that are not exchanged.
+      local: regular expressions of leaves that are not exchanged, or slices that are.
       num_mailboxes: per agent; 1 without delays and 8 with them if not given.
       max_width: most trainings of a wave, for `VMAP`; no limit if not given.
       agent_loop: `VMAP` trains the agents of a wave in one batch per task; any other
@@ -125,17 +126,21 @@ def asynchronous(
     timing = _with_channel(timing, channel)
     mailboxes = num_mailboxes or (8 if timing.mean_delay else 1)
     at_once = not timing.mean_delay
-    mailing = Mailing(local, channel, attack, aggregate, at_once)
+    holds_models = aggregate is not None and at_once
+
+    def mailing_of(size: int) -> Mailing:
+        kept = local(size) if callable(local) else tuple(local)
+        return Mailing(kept, channel, attack, aggregate, at_once)
 
     def init_fn(key: Key, data: FederatedData) -> AsynchronousState:
-        agents = init(key, data)
+        agents, mailing = init(key, data), mailing_of(num_agents(data))
 
         def boxes(leaf: Array) -> Array:
             if mailing.holds_models:
                 return jnp.stack([leaf] * mailboxes, axis=1)
             return jnp.zeros((len(leaf), mailboxes, *leaf.shape[1:]), leaf.dtype)
 
-        mailbox = jax.tree.map(boxes, messages.shared(agents.variables, local))
+        mailbox = jax.tree.map(boxes, messages.shared(agents.variables, mailing.local))
         size = num_agents(data)
         is_added = at_once and aggregate is None
         own = jnp.ones((size, NUM_GROUPS), jnp.float32) if is_added else ()
@@ -198,6 +203,7 @@ def asynchronous(
         if attackers is not None:
             is_byzantine = jnp.asarray(attackers.is_byzantine)
             state = state._replace(is_byzantine=is_byzantine)
+        mailing = mailing_of(num_agents(data))
         if resolve_agent_loop(agent_loop, state.agents) == VMAP:
             run = wave_executor.in_batches(on_wake, starts, mailing)
         else:
@@ -247,9 +253,10 @@ def asynchronous(
         models = Models(trained, trained=trained)
         if not isinstance(state.is_byzantine, tuple):
             models = models._replace(is_byzantine=state.is_byzantine)
-        if mailing.holds_models:
+        kept = mailing_of(len(state.loss)).local
+        if holds_models:
             now = jax.tree.map(lambda leaf: leaf[:, 0], state.mailbox)
-            return models._replace(averaged=messages.with_shared(trained, now))
+            return models._replace(averaged=messages.with_shared(trained, now, kept))
         if isinstance(own, tuple):
             return models
 
@@ -257,9 +264,9 @@ def asynchronous(
             return _rows(own, group, first, leaf) * leaf + mail[:, 0]
 
         averaged = task_groups.over_groups(
-            merged, starts, state.mailbox, messages.shared(trained, local)
+            merged, starts, state.mailbox, messages.shared(trained, kept)
         )
-        return models._replace(averaged=messages.with_shared(trained, averaged))
+        return models._replace(averaged=messages.with_shared(trained, averaged, kept))
 
     return Algorithm(
         init_fn,

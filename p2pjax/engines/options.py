@@ -7,6 +7,7 @@ from p2pjax.exchange.channel import Channel
 from p2pjax.exchange.robust import Rule
 from p2pjax.exchange.shared import Local
 from p2pjax.graphs.schedule import RewireEvery
+from p2pjax.partial.schemes import Scheme, SchemeFn
 from p2pjax.training.local_updates import LocalUpdates
 
 
@@ -49,11 +50,14 @@ class GossipOptions(AdverseOptions, total=False):
     Attributes:
       rewire_every: rounds after which the next graph of a sequence comes, or
         `graphs.COMMUNICATION`; None keeps the first.
+      scheme: partial models of all agents, of which alone agents send what they share,
+        such as `partial.level(0.5)`; in place of `local_patterns`.
       score_before: also score models before the last exchange of a round, as
         `accuracy_before`. The exchange is then kept pending until the next round.
     """
 
     rewire_every: RewireEvery
+    scheme: Scheme | SchemeFn | None
     score_before: bool
 
 
@@ -64,10 +68,13 @@ class PullOptions(AdverseOptions, total=False):
       rewire_every: rounds after which the next graph of a sequence comes; None keeps
         the first.
       equal_weights: whether models count the same in means, not by their data.
+      scheme: partial models of all agents, of which alone agents fetch what they share,
+        such as `partial.level(0.5)`; in place of `local_patterns`.
     """
 
     rewire_every: int | None
     equal_weights: bool
+    scheme: Scheme | SchemeFn | None
 
 
 class ServerOptions(AdverseOptions, total=False):

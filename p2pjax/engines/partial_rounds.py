@@ -30,6 +30,7 @@ from p2pjax.engines.adversity import (
     with_attackers,
 )
 from p2pjax.engines.assembly import assemble
+from p2pjax.engines.changing_groups import GroupChanges, GroupState
 from p2pjax.engines.partial_exchange import Carried, Cost, no_cost, partial_exchange
 from p2pjax.engines.partial_servers import begin_servers, check_members
 from p2pjax.engines.partial_training import partial_training
@@ -82,6 +83,7 @@ class PartialAveragingState(NamedTuple):
     pending: Pending | tuple[()] = ()
     before: PyTree = ()  # parameters after the last averaging, for some attacks
     memory: Memory | tuple[()] = ()  # of the exchange
+    groups: GroupState | tuple[()] = ()  # of models whose members change
 
 
 def partial_rounds(
@@ -94,6 +96,7 @@ def partial_rounds(
     average_every: int = 1,
     num_steps: Callable[[Array], Array] | None = None,
     drift_threshold: float | None = None,
+    changes: GroupChanges | None = None,
     shared_init: bool = True,
     update_scale: Array | None = None,
     channel: Channel = PERFECT,
@@ -122,6 +125,7 @@ def partial_rounds(
         exchange of a model only if the squared distance of its parameters of that
         model from those after their last exchange is larger than this. None: all
         agents and models, always.
+      changes: how members change, with `changing.group_averaging`; None: they stay.
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
       channel: what happens to messages on their way.
@@ -165,6 +169,14 @@ def partial_rounds(
     exchange = make_exchange(
         sharing.plan, channel, attack, aggregate, eager=averaging.peers is None
     )
+    if changes is not None and (
+        channel != PERFECT or (attack, aggregate, drift_threshold) != (None,) * 3
+    ):
+        raise InputError(
+            "Need a perfect channel, honest agents, the mean and no drift_threshold "
+            "where members of models change, got something else: give a scheme that "
+            "stays."
+        )
     needs_before = attack is not None and attack.needs_before
     average, cost = partial_exchange(
         exchange, averaging, sharing.plan, drift_threshold, needs_before
@@ -183,10 +195,16 @@ def partial_rounds(
         if drift_threshold is not None:
             reference = jax.tree.map(jnp.copy, params)
         opt_state = jax.vmap(learner.init)(variables)
+        groups: GroupState | tuple[()] = ()
+        if changes is not None:
+            changes.check(data)
+            groups = changes.begin(variables)
         pending: Pending | tuple[()] = ()
         if score_before:
             inputs = averaging.plan(np.random.default_rng(0), 1)  # for its shapes
             inputs = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], inputs)
+            if isinstance(groups, GroupState):
+                inputs = jax.tree.map(jnp.copy, groups.now)
             pending = Pending(
                 jax.random.fold_in(key, 0), jnp.int32(0), inputs, jnp.zeros((), bool)
             )
@@ -200,7 +218,7 @@ def partial_rounds(
         memory = begin(exchange, key, params, attackers)
         memory = begin_servers(exchange, averaging, memory, params)
         return PartialAveragingState(
-            variables, opt_state, reference, pending, before, memory
+            variables, opt_state, reference, pending, before, memory, groups
         )
 
     def plan_fn(
@@ -235,6 +253,12 @@ def partial_rounds(
         variables = state.variables._replace(params=params)
         return state._replace(variables=variables, **_kept(carried))
 
+    def by_groups(params: PyTree, groups: PyTree) -> PyTree:
+        """The means of groups, in an exchange that needs no key."""
+        carried = Carried(view(params), (), (), ())
+        means = average(jax.random.key(0), jnp.int32(0), groups, carried).params
+        return restore(means, params)
+
     def round_fn(
         key: Key,
         t: Array,
@@ -253,6 +277,10 @@ def partial_rounds(
         variables, opt_state, loss = train(
             key, t, state.variables, state.opt_state, data.train, context
         )
+        groups = state.groups
+        if changes is not None and isinstance(groups, GroupState):
+            groups = changes.look(t, variables, data, by_groups, groups)
+            inputs = groups.now
         is_time = (t + 1) % average_every == 0
 
         def act(carried: Carried) -> tuple[Carried, Cost]:
@@ -276,7 +304,7 @@ def partial_rounds(
         if score_before:
             pending = Pending(key, t, inputs, is_time)
         state = PartialAveragingState(
-            variables, opt_state, pending=pending, **_kept(carried)
+            variables, opt_state, pending=pending, groups=groups, **_kept(carried)
         )
         examples = num_drawn(sampler, t, data.train.size)
         steps = jnp.ones(num_members, jnp.float32)
@@ -288,12 +316,12 @@ def partial_rounds(
 
     def models_fn(state: PartialAveragingState) -> Models:
         byzantine = byzantine_agents(attack, state.memory)
-        if not score_before:
-            return Models(
-                state.variables, averaged=state.variables, is_byzantine=byzantine
-            )
-        averaged = finished(state).variables
-        return Models(averaged, state.variables, averaged, byzantine)
+        observed = None
+        if isinstance(state.groups, GroupState):
+            observed = state.groups.observed
+        trained = state.variables if score_before else None
+        averaged = finished(state).variables if score_before else state.variables
+        return Models(averaged, trained, averaged, byzantine, observed)
 
     return assemble(
         task,

@@ -40,10 +40,12 @@ from p2pjax.exchange.mixing import is_peer
 from p2pjax.exchange.pipeline import Exchange, Memory, begin, make_exchange
 from p2pjax.exchange.rejections import none_rejected, rejected_of, with_rejected
 from p2pjax.exchange.robust import Rule
-from p2pjax.exchange.shared import Local, sharing_plan, where_shared
+from p2pjax.exchange.shared import Local, Sharing, sharing_plan, where_shared
 from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_topology
 from p2pjax.graphs.topology import Topology
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.slices import what_is_sent
 from p2pjax.selection import pair_values, tables
 from p2pjax.selection.base import Fetched, Selection
 from p2pjax.selection.pair_values import PairValues
@@ -103,6 +105,7 @@ def pull(
     equal_weights: bool = False,
     probe: Probe | None = None,
     local_patterns: Local = shared.FULL,
+    scheme: Scheme | SchemeFn | None = None,
     channel: Channel = PERFECT,
     attack: Attack | None = None,
     aggregate: Rule | None = None,
@@ -125,6 +128,9 @@ def pull(
       equal_weights: whether models count the same in means, not by their data.
       probe: common examples, for selections that compare predictions.
       local_patterns: leaves that are not sent, see `exchange.shared`.
+      scheme: partial models of all agents, of which alone agents fetch what they
+        share, such as `partial.level(0.5)`; what stays is the receiver's own where
+        agents try each other's models.
       channel: what happens to messages on their way. What does not arrive has an
         infinite loss and is not averaged.
       attack: what Byzantine agents send or learn from; None: all are honest. Peers are
@@ -149,7 +155,7 @@ def pull(
     learner = as_learner(task, optimizer)
     if attack is not None and attack.poison is not None:
         learner = poisoned(learner, attack.poison)
-    local = shared.local_paths(task, local_patterns)
+    local = what_is_sent(task, local_patterns, scheme)
     train = own_steps(learner, batch_size, agent_loop)
     view_fn = make_peer_view(
         task,
@@ -309,9 +315,7 @@ def pull(
     )
 
 
-def _mixed(
-    exchange: Exchange, state: PullState, own: PyTree, local: tuple[str, ...]
-) -> PyTree:
+def _mixed(exchange: Exchange, state: PullState, own: PyTree, local: Sharing) -> PyTree:
     """The mean of what arrived."""
     messages = own if isinstance(state.decoded, tuple) else state.decoded
     mixed = exchange.combine(messages, own, lambda owner: state.peers, None)

@@ -42,10 +42,12 @@ from p2pjax.graphs import schedule
 from p2pjax.graphs.conversion import GraphLike, as_graph
 from p2pjax.graphs.schedule import RewireEvery, Rewiring
 from p2pjax.graphs.topology import Topology
+from p2pjax.partial.schemes import Scheme, SchemeFn
+from p2pjax.partial.slices import what_is_sent
 from p2pjax.tasks.task import Task
 from p2pjax.training import samplers
 from p2pjax.training.agent_loop import AUTO
-from p2pjax.training.epochs import steps_of_epochs
+from p2pjax.training.epochs import exchanges_of_rounds
 from p2pjax.training.learner import Learner, StepContext, as_learner
 from p2pjax.training.local_training import (
     identical_models,
@@ -96,6 +98,7 @@ def gossip(
     local_updates: LocalUpdates = steps(1),
     rewire_every: RewireEvery = None,
     local_patterns: Local = shared.FULL,
+    scheme: Scheme | SchemeFn | None = None,
     channel: Channel = PERFECT,
     attack: Attack | None = None,
     aggregate: Rule | None = None,
@@ -121,6 +124,8 @@ def gossip(
       rewire_every: rounds after which the next graph comes, or
         `graphs.COMMUNICATION`; None keeps the first.
       local_patterns: leaves that are not sent, see `exchange.shared`.
+      scheme: partial models of all agents, of which alone agents send what they share,
+        such as `partial.level(0.5)`.
       channel: what happens to messages on their way.
       attack: what Byzantine agents send or learn from; None: all are honest.
       aggregate: a robust rule in place of the protocol's mean.
@@ -155,7 +160,7 @@ def gossip(
     if protocol.rescale is not None:
         learner = rated(task, learner, name)
     needs_before = protocol.needs_before or (attack is not None and attack.needs_before)
-    local = shared.local_paths(task, local_patterns)
+    local = what_is_sent(task, local_patterns, scheme)
     per_exchange = isinstance(rewire_every, Rewiring)
 
     def exchange_of(variables: Variables) -> Exchange:
@@ -209,7 +214,9 @@ def gossip(
         rng: np.random.Generator, data: FederatedData, num_rounds: int
     ) -> GossipInputs:
         sizes = np.asarray(data.train.size)
-        num_exchanges = _num_exchanges(sizes, batch_size, local_updates, num_rounds)
+        num_exchanges = exchanges_of_rounds(
+            sizes, batch_size, local_updates, num_rounds
+        )
         first = np.cumsum(num_exchanges, dtype=np.int32) - num_exchanges
         prepared, drawn = prepared_graphs(rng, len(sizes), num_exchanges)
         attackers = plan_attack(attack, aggregate, drawn, len(sizes), num_rounds)
@@ -352,17 +359,6 @@ def gossip(
         agent_loop=agent_loop,
         attack=attack,
     )
-
-
-def _num_exchanges(
-    sizes: np.ndarray, batch_size: int, updates: LocalUpdates, num_rounds: int
-) -> np.ndarray:
-    """Exchanges in each round, int32 `[R]`."""
-    if updates.num_epochs:
-        return np.ones(num_rounds, np.int32)
-    ends = np.cumsum(steps_of_epochs(sizes, batch_size, num_rounds), dtype=np.int64)
-    exchanges = -(-ends // updates.num_steps)
-    return np.diff(exchanges, prepend=0).astype(np.int32)
 
 
 def _make_train(

@@ -5,21 +5,23 @@ does any collection but `batch_stats`, of which only floating-point leaves are s
 
 Which leaves stay is said by regular expressions of whole paths, such as
 `params/dense/.*`, or by one of the rules for networks with batch norm that Sajina
-(2025) compares.
+(2025) compares. Where partial models say what is sent (`partial.slices`), parameters
+are cut from leaves, and statistics stay.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from p2pjax.exchange import owner_classes
-from p2pjax.exchange.owner_classes import MixPlan
+from p2pjax.exchange.owner_classes import Block, MixPlan, OwnerClass
 from p2pjax.paths import check_patterns, leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
-from p2pjax.types import LOCAL, InputError, PyTree, Variables
+from p2pjax.types import LOCAL, Array, InputError, PyTree, Variables
 
 STATISTICS = "batch_stats"
 
@@ -36,6 +38,10 @@ SILO_BN = NormRule("SiloBN", parameters=False)  # Andreux et al. 2020
 FED_BN = NormRule("FedBN", parameters=True)  # Li et al. 2021
 
 Local = Sequence[str] | NormRule  # what is not sent
+
+SliceFn = Callable[[int], MixPlan]  # number of agents -> who shares which parameters
+
+Sharing = Sequence[str] | SliceFn  # patterns of leaves that stay, or slices
 
 
 def local_paths(task: Task, local: Local) -> tuple[str, ...]:
@@ -55,8 +61,8 @@ def local_paths(task: Task, local: Local) -> tuple[str, ...]:
     ):
         raise InputError(
             "Need patterns of whole leaves that stay, because agents of this method "
-            "send each other whole leaves, got something else: cells within leaves are "
-            "shared by partial_averaging only."
+            "send each other whole leaves, got something else: partial models are for "
+            "partial_averaging, and for the argument scheme of methods that have it."
         )
     if not isinstance(local, NormRule) and not local:
         return ()
@@ -102,17 +108,44 @@ def _if_floating(leaf: PyTree) -> PyTree:
     return leaf if jnp.issubdtype(leaf.dtype, jnp.floating) else None
 
 
-def sharing_plan(variables: Variables, local: Sequence[str]) -> MixPlan:
-    """Owner classes of stacked models of which some leaves stay with their agents.
+def sharing_plan(variables: Variables, local: Sharing) -> MixPlan:
+    """Owner classes of stacked models of which some parts stay with their agents.
 
     Args:
       variables: leaves `[N, ...]`.
-      local: regular expressions of whole paths, `local_paths`.
+      local: regular expressions of whole paths, `local_paths`, or slices.
     """
     message = shared_leaves(variables)
     size = jax.tree.leaves(message)[0].shape[0]
     one_agent = jax.eval_shape(lambda m: jax.tree.map(lambda x: x[0], m), message)
-    return owner_classes.whole_model(size, one_agent, local)
+    return message_plan(size, one_agent, local)
+
+
+def message_plan(num_agents: int, message: PyTree, local: Sharing) -> MixPlan:
+    """As `sharing_plan`, of a message.
+
+    Args:
+      num_agents: N.
+      message: `shared_leaves` of ONE agent, or its shapes.
+      local: regular expressions of whole paths, or slices.
+    """
+    if not callable(local):
+        return owner_classes.whole_model(num_agents, message, local)
+    plan = local(num_agents)
+    statistics = jax.tree.leaves(message.get(STATISTICS, ()))
+    if not statistics:
+        return plan
+    first = len(statistics)  # of the parameters, which come behind them
+    moved = [
+        c._replace(blocks=tuple(b._replace(leaf=first + b.leaf) for b in c.blocks))
+        for c in plan.classes
+    ]
+    stay = tuple(
+        Block(leaf, (0,) * len(values.shape), tuple(values.shape))
+        for leaf, values in enumerate(statistics)
+    )
+    owner = np.full(len(plan.classes[0].owner), LOCAL)
+    return MixPlan((*moved, OwnerClass(owner, stay)))
 
 
 def message_size(plan: MixPlan) -> int:
@@ -149,8 +182,69 @@ def where_sent(plan: MixPlan, sent: PyTree, kept: PyTree) -> PyTree:
 
 
 def where_shared(plan: MixPlan, shared: PyTree, kept: PyTree) -> PyTree:
-    """`shared` in the leaves that travel, `kept` in the others."""
-    travels = shared_leaf_indices(plan)
-    leaves = zip(jax.tree.leaves(shared), jax.tree.leaves(kept), strict=True)
-    chosen = [pair[0 if i in travels else 1] for i, pair in enumerate(leaves)]
-    return jax.tree.unflatten(jax.tree.structure(kept), chosen)
+    """`shared` in the parameters that travel, `kept` in the others.
+
+    Args:
+      plan: who shares what; what travels is the same for all agents.
+      shared: leaves `[N, ...]`, or of ONE agent.
+      kept: likewise.
+    """
+    return with_parts(plan, sent_parts(plan, shared), kept)
+
+
+def sent_parts(plan: MixPlan, message: PyTree) -> list[Array]:
+    """What travels of a message: whole leaves, and what is cut from leaves.
+
+    Args:
+      plan: who shares what; what travels is the same for all agents.
+      message: leaves `[N, ...]`, or of ONE agent.
+    """
+    leaves = jax.tree.leaves(message)
+    return [
+        leaves[block.leaf]
+        if _is_whole(block, leaves[block.leaf])
+        else leaves[block.leaf][cut(block)]
+        for block in _travelling(plan)
+    ]
+
+
+def with_parts(plan: MixPlan, parts: Sequence[Array], kept: PyTree) -> PyTree:
+    """A message with what travelled, `kept` in the rest.
+
+    Args:
+      plan: who shares what; what travels is the same for all agents.
+      parts: `sent_parts` of another message.
+      kept: leaves of the shapes of the message.
+    """
+    found, structure = jax.tree.flatten(kept)
+    for block, part in zip(_travelling(plan), parts, strict=True):
+        old = found[block.leaf]
+        if _is_whole(block, old):
+            found[block.leaf] = part
+        else:
+            found[block.leaf] = jnp.asarray(old).at[cut(block)].set(part)
+    return jax.tree.unflatten(structure, found)
+
+
+def cut(block: Block) -> tuple:
+    """Where a block lies in a leaf, whatever axes come first.
+
+    Args:
+      block: of one agent's leaf.
+
+    Example:
+      >>> cut(Block(0, (0, 2), (4, 3)))
+      (Ellipsis, slice(0, 4, None), slice(2, 3, None))
+    """
+    return (..., *map(slice, block.start, block.stop))
+
+
+def _travelling(plan: MixPlan) -> list[Block]:
+    """In the order of leaves."""
+    return sorted(block for c in plan.classes if c.is_shared for block in c.blocks)
+
+
+def _is_whole(block: Block, leaf: Array) -> bool:
+    return not any(block.start) and leaf.shape[leaf.ndim - len(block.stop) :] == (
+        block.stop
+    )

@@ -16,12 +16,13 @@ inputs (rotated digits) were found every time, groups that name some of the same
 differently (permuted labels, two agents each) only in part or not at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import jax
 import numpy as np
 
 from p2pjax.paths import leaves_with_paths
-from p2pjax.types import InputError, PyTree
+from p2pjax.types import LOCAL, InputError, PyTree
 
 _BLOCK = 1 << 22  # numbers of one leaf that are looked at together
 
@@ -133,6 +134,65 @@ def find_groups(
             best, labels = silhouette.mean(), cut.copy()
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]
+
+
+def alike(features: np.ndarray) -> np.ndarray:
+    """Group of every agent, `[N]`: those who differ from the mean in the same way.
+
+    Args:
+      features: of every agent, `[N, ...]`, such as its predictions.
+
+    Example:
+      >>> alike(np.array([[1.0, 0], [0.9, 0], [0, 1.0], [0, 0.8]])).tolist()
+      [0, 0, 1, 1]
+    """
+    flat = np.asarray(features, np.float64).reshape(len(features), -1)
+    centred = flat - flat.mean(0)
+    length = np.linalg.norm(centred, axis=1, keepdims=True)
+    unit = centred / np.where(length > 0, length, 1)
+    similarity = np.clip(unit @ unit.T, -1, 1)
+    np.fill_diagonal(similarity, 1)
+    return find_groups(similarity)
+
+
+def nested_groups(
+    find: Callable[[PyTree], np.ndarray], features: PyTree, depth: int
+) -> np.ndarray:
+    """Groups, groups within these, and so on, `[N, depth]`; LOCAL for none.
+
+    Who is alone is in no group, and where all would be in one, none is found.
+
+    Args:
+      find: features of some agents -> their groups, negative for none.
+      features: of every agent, leaves `[N, ...]`.
+      depth: how many times groups are looked for.
+
+    Example:
+      >>> language = np.repeat([[9.0, 0], [0, 9]], 4, 0)
+      >>> dialect = np.tile(np.repeat(np.eye(2), 2, 0), (2, 1))
+      >>> features = np.hstack([language, dialect, np.eye(8)])  # and each its own
+      >>> nested_groups(alike, features, 2).T.tolist()
+      [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 2, 2, 3, 3]]
+    """
+    size = len(jax.tree.leaves(features)[0])
+    found = np.full((size, depth), LOCAL)
+    within = np.zeros(size, int)  # the group in which groups are looked for
+    for level in range(depth):
+        number = 0
+        for group in np.unique(within[within != LOCAL]):
+            members = np.flatnonzero(within == group)
+            if len(members) < 2:
+                continue
+            own = jax.tree.map(lambda leaf, at=members: np.asarray(leaf)[at], features)
+            labels = np.asarray(find(own))
+            kept = [label for label in np.unique(labels) if label >= 0]
+            for label in kept:
+                some = members[labels == label]
+                if 1 < len(some) < len(members):
+                    found[some, level] = number
+                    number += 1
+        within = found[:, level]
+    return found
 
 
 def _update_blocks(before: np.ndarray, after: np.ndarray) -> Iterator[np.ndarray]:

@@ -8,7 +8,7 @@ is here and is checked here; `placement` gives every cell its model and its colu
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,10 @@ class Scheme(NamedTuple):
     depends: tuple[tuple[int, int], ...] = ()  # (a, b): model a depends on model b
     cross_model: bool = False  # Algorithm 2: average weights between unordered models
     neutral_input: bool = False  # input cells belong to no model
+
+
+# (cells of every part of the network, number of agents) -> the partial models
+SchemeFn = Callable[[Layout, int], Scheme]
 
 
 def network_layout(text: str) -> Layout:

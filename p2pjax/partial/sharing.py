@@ -1,5 +1,7 @@
 """A scheme, ready for stacked networks of one shape."""
 
+import functools
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -9,9 +11,9 @@ import numpy as np
 
 from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.partial import ownership, placement
-from p2pjax.partial.network_cells import NetworkCells
+from p2pjax.partial.network_cells import NetworkCells, cells_of
 from p2pjax.partial.schemes import Scheme
-from p2pjax.partial.symmetry import check_absent
+from p2pjax.partial.symmetry import check_absent, check_permutations
 from p2pjax.partial.views import Views, restored, viewed
 from p2pjax.paths import leaves_with_paths
 from p2pjax.tasks.task import Task, shapes_of
@@ -37,6 +39,36 @@ class SharingPlan(NamedTuple):
     gives_masks: bool = False  # of absent cells to the network, which may silence them
     masks_updates: bool = False  # keeps the parameters of absent cells at 0
     rates: tuple[float, ...] = ()  # of each model; () where all are 1
+
+
+def known_cells(
+    task: Task, wiring: Wiring | NetworkCells | None = None
+) -> Callable[[], Wiring | NetworkCells]:
+    """How to find the cells of a task's network, once and when they are first needed.
+
+    Args:
+      task: of any network; those of the package know their cells.
+      wiring: of its parameters, for those who know it; None: it is found by tracing.
+    """
+    network, example = task.network, task.example
+    known = task.wiring if wiring is None else wiring
+    if known is None and (network is None or example is None):
+        raise InputError(
+            "Need to know the cells of the network for partial averaging: make the "
+            "task of a network, or give the wiring, which part's cells lie along which "
+            "axis of which leaf."
+        )
+
+    @functools.cache
+    def cells() -> Wiring | NetworkCells:
+        if known is not None:
+            return known
+        assert network is not None and example is not None
+        found = cells_of(network, example)
+        check_permutations(found, task)
+        return found
+
+    return cells
 
 
 def compile_scheme(

@@ -3,7 +3,7 @@
 A rule is a `Selection` (`selection.base`), for `engines.pulling.pull`.
 """
 
-from p2pjax.selection.aucccr import root_of_size
+from p2pjax.selection.aucccr import by_value, root_of_size
 from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
 from p2pjax.selection.d_cliques import label_cliques
 from p2pjax.selection.peer_evaluation import Probe
@@ -23,6 +23,7 @@ __all__ = [
     "Selection",
     "agreement",
     "apply_request_limit",
+    "by_value",
     "fetch_cost",
     "inverse_loss",
     "label_cliques",

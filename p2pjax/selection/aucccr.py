@@ -18,6 +18,7 @@ import numpy as np
 from p2pjax.graphs import generators
 from p2pjax.graphs.generators import complete
 from p2pjax.graphs.topology import Topology, from_edges
+from p2pjax.tasks.profiles import profiles as profiles
 from p2pjax.types import InputError
 
 ALONE = -1
@@ -30,25 +31,6 @@ PATIENCE = 5  # numbers of groups without improvement
 
 
 Value = Callable[[np.ndarray], np.ndarray]  # of groups by their sizes
-
-
-def profiles(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Mean predictions for the examples of every class, `[N, k * k]`.
-
-    Args:
-      outputs: class probabilities of common examples, `[N, Q, k]`.
-      labels: of these examples, `[Q]`; classes without examples give zeros.
-    """
-    outputs, labels = np.asarray(outputs, float), np.asarray(labels)
-    if outputs.ndim != 3 or outputs.shape[1] != len(labels):
-        raise InputError(
-            f"Need outputs [agents, {len(labels)}, classes] for {len(labels)} labels, "
-            f"got shape {outputs.shape}."
-        )
-    num_agents, _, num_classes = outputs.shape
-    is_class = labels == np.arange(num_classes)[:, None]  # [k, Q]
-    share = is_class / np.maximum(is_class.sum(1, keepdims=True), 1)
-    return np.einsum("cq,nqk->nck", share, outputs).reshape(num_agents, -1)
 
 
 def root_of_size(most: float = np.inf) -> Value:
@@ -109,6 +91,32 @@ def value_groups(
         if since >= PATIENCE:
             break
     return _numbered(best)
+
+
+def by_value(
+    value: Value = root_of_size(), *, seed: int = 0, num_restarts: int = NUM_RESTARTS
+) -> Callable[[np.ndarray], np.ndarray]:
+    """A way to find groups while agents train, for `partial.by_predictions`.
+
+    Args:
+      value: of a group by its size.
+      seed: of the restarts, the same whenever groups are found.
+      num_restarts: for every number of groups.
+
+    Returns:
+      A function of features `[N, F]` to groups `[N]`, see `value_groups`.
+
+    Example:
+      >>> features = np.array([[0.0], [0.0], [9.0], [9.0]])
+      >>> by_value(root_of_size(2))(features).tolist()
+      [0, 0, 1, 1]
+    """
+
+    def find(features: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        return value_groups(rng, features, value, num_restarts)
+
+    return find
 
 
 def group_graph(

@@ -4,7 +4,7 @@ A view is made of functions of the trained models; only those that a selection c
 become part of the program.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,9 @@ import numpy as np
 
 from p2pjax.exchange import mixing, shared
 from p2pjax.exchange.shared import (
+    Sharing,
     message_size,
-    shared_leaf_indices,
+    sent_parts,
     sharing_plan,
     where_shared,
 )
@@ -48,7 +49,7 @@ def make_peer_view(
     *,
     equal_weights: bool,
     probe: Probe | None,
-    local: Sequence[str],
+    local: Sharing,
     agent_loop: int,
     is_fixed: bool = False,
 ) -> ViewFn:
@@ -58,7 +59,7 @@ def make_peer_view(
       task: what each agent learns.
       equal_weights: whether models count the same in means, not by their data.
       probe: common examples, for selections that compare predictions.
-      local: regular expressions of leaves that are not sent.
+      local: regular expressions of leaves that are not sent, or slices that are.
       agent_loop: see `agent_loop.map_agents`.
       is_fixed: whether agents may choose the same few in all rounds, so that nothing
         need be remembered of others.
@@ -97,8 +98,7 @@ def make_peer_view(
 
         def sent(tree: PyTree) -> list[Array]:
             plan = sharing_plan(Variables(variables.params, {}), local)
-            travel = shared_leaf_indices(plan)
-            return [leaf for i, leaf in enumerate(jax.tree.leaves(tree)) if i in travel]
+            return sent_parts(plan, tree)
 
         def gradient(params: PyTree, split: Split) -> PyTree:
             def one_agent(_: PyTree, agent: PyTree) -> tuple[PyTree, PyTree]:
@@ -151,7 +151,7 @@ def arrivals(view: PeerView, arrive: Callable[[Array], Array]) -> PairValues:
     return pair_values.with_values(pairs, arrive(pair_values.values(pairs)))
 
 
-def mix_params(params: PyTree, peers: Peers, local: Sequence[str]) -> PyTree:
+def mix_params(params: PyTree, peers: Peers, local: Sharing) -> PyTree:
     """Combines parameters by peers, but for those that are `local`."""
     plan = sharing_plan(Variables(params, {}), local)
     message = {"params": params}

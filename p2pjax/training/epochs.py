@@ -7,6 +7,8 @@ where each agent takes a step at a time. All of it is numpy, on the host.
 
 import numpy as np
 
+from p2pjax.training.local_updates import LocalUpdates
+
 
 def steps_of_epochs(sizes: np.ndarray, batch_size: int, num_epochs: int) -> np.ndarray:
     """Common steps in each of the first network epochs, `[num_epochs]`.
@@ -28,6 +30,24 @@ def steps_of_epochs(sizes: np.ndarray, batch_size: int, num_epochs: int) -> np.n
             steps += 1
         ends.append(steps)
     return np.diff(ends).astype(np.int32)
+
+
+def exchanges_of_rounds(
+    sizes: np.ndarray, batch_size: int, updates: LocalUpdates, num_rounds: int
+) -> np.ndarray:
+    """Exchanges in each round, int32 `[R]`: one after local epochs.
+
+    Args:
+      sizes: `[N]` examples of the agents.
+      batch_size: B.
+      updates: between two exchanges.
+      num_rounds: R.
+    """
+    if updates.num_epochs:
+        return np.ones(num_rounds, np.int32)
+    ends = np.cumsum(steps_of_epochs(sizes, batch_size, num_rounds), dtype=np.int64)
+    exchanges = -(-ends // updates.num_steps)
+    return np.diff(exchanges, prepend=0).astype(np.int32)
 
 
 def _processed(
