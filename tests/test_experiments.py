@@ -335,6 +335,8 @@ def on_embedded_data(flagfile, train_size, test_size):
         small += ("--activation=sigmoid", "--optimizer=sgd", "--splits=skewed")
     if "fedcurv.points_" in name:
         small += ("--geometry=star", "--strengths=1")
+    if "virtual.cnn" in name or "virtual.gru" in name:
+        small += ("--channels=2,3", "--units=3", "--num_words=20", "--size=10")
     if "virtual.rates" in name or "combination.rates" in name:
         small += ("--fedavg_rate=0.1",)
     if "virtual.design" in name or "virtual.informed" in name:

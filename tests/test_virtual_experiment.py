@@ -11,6 +11,7 @@ import pytest
 
 from experiments.analysis.chosen import print_chosen
 from experiments.engine import reading
+from experiments.virtual import data as virtual_data
 from experiments.virtual import results, study
 from experiments.virtual.config import CONTROLS, METHODS, RELATIVES
 from experiments.virtual.data import load_examples, make_data
@@ -248,7 +249,7 @@ def test_early_clients_are_the_first_half_of_a_pass(config):
 
 
 def test_steps_of_the_source_are_in_rows_of_its_data_only(config, monkeypatch):
-    monkeypatch.setattr(study, "load_examples", lambda *_: digits())
+    monkeypatch.setattr(virtual_data, "load_examples", lambda *_: digits())
     facts = [
         study.make_jobs(config(*flags, "--study=mnist", "--methods=fedavg,virtual"))
         for flags in (TINY_DIGITS, (*TINY_DIGITS, "--dataset=public"))
@@ -259,9 +260,34 @@ def test_steps_of_the_source_are_in_rows_of_its_data_only(config, monkeypatch):
     ]
 
 
+CONVOLUTIONS = ("--kind=cnn", "--channels=2,3", "--units=4", "--study=femnist")
+GRU = ("--kind=gru", "--units=3", "--num_words=20", "--study=shakespeare")
+UNSIZED = tuple(flag for flag in TINY if not flag.startswith("--network"))
+
+
+@pytest.mark.parametrize("kind", [CONVOLUTIONS, GRU], ids=["cnn", "gru"])
+def test_other_kinds_of_networks_build(config, kind):
+    every = ("global", "frozen_server", "fedper", "virtual")
+    jobs = study.make_jobs(config(*UNSIZED, *kind, f"--methods={','.join(every)}"))
+    assert [job.scheme for job in jobs] == list(every)
+    for job in jobs:
+        data, algorithm = job.make_data(), job.program.algorithm
+        assert data.train.size.shape == (3,)
+        state = jax.eval_shape(algorithm.init, job.key, data)
+        models = jax.eval_shape(algorithm.models, state)
+        found = jax.eval_shape(job.program.evaluate, models, data)
+        assert found["accuracy"].shape == (3,)
+        has_columns = job.scheme in ("frozen_server", "virtual")
+        assert ("server_stddev" in found) == ("gate" in found) == has_columns
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
+        (("--kind=gru",), "--kind=gru for --study=shakespeare and for no other"),
+        (("--study=shakespeare",), "and for no other, got --kind=mlp"),
+        ((*CONVOLUTIONS, "--network=784=9=62"), "no --network and no --same_depth"),
+        ((*GRU, "--dataset=npz"), "--dataset=embedded or public for --study=shak"),
         (("--largest_start=1",), "largest_start between 0 and 1, got 1.0"),
         (("--initial_stddev=0",), "need more than 0, got 0"),
         (

@@ -25,6 +25,7 @@ from p2pjax.tasks import bayesian
 METHODS = ("global", "local", "fedavg", "virtual", "virtual_sync")
 CONTROLS = ("local_columns", "frozen_server")
 RELATIVES = ("fedprox", "fedper", "ditto", "scaffold", "ewc", "mean_regularized")
+TEXTS = "shakespeare"  # the study of next words
 PRIOR_MODES = {
     "once": ONCE,
     "paper": PAPER,
@@ -40,7 +41,11 @@ OBJECTIVES = {
 class Config(Common):
     """Which methods are compared, how they learn, and on which clients."""
 
-    study: str = choice("vsn", list(DATASETS), "On which data.")
+    study: str = choice(
+        "vsn",
+        (*DATASETS, TEXTS),
+        f"On which data; {TEXTS}, the next word of a role, is not of the paper.",
+    )
     dataset: str | None = dataset_field(
         ("embedded", "public"),
         "What stands in for the study's data set without a download (embedded, the "
@@ -53,6 +58,16 @@ class Config(Common):
         "embedded data; the fewest that a client may have elsewhere.",
         at_least=2,
         topic=DATA,
+    )
+    max_size: int | None = integer(
+        None,
+        f"Most training examples of a client of the study {TEXTS}; no limit if not "
+        "given.",
+        at_least=1,
+        topic=DATA,
+    )
+    num_words: int = integer(
+        500, f"Words of the vocabulary of the study {TEXTS}.", at_least=1, topic=DATA
     )
     test_share: float = number(
         0.25,
@@ -74,6 +89,21 @@ class Config(Common):
         None,
         "Layout of every client's network, as in 784=100=100=10; if not given, two "
         "hidden layers of 100 between what the data needs.",
+    )
+    kind: str = choice(
+        "mlp",
+        ("mlp", "cnn", "gru"),
+        "Networks of dense layers; of convolutions, for images; an embedding and a "
+        "GRU, for texts.",
+    )
+    channels: tuple[int, ...] = integers(
+        (8, 16), "Channels of the convolutions of --kind=cnn.", at_least=1
+    )
+    units: int = integer(
+        64,
+        "Cells of the dense layer of --kind=cnn; of the embedding, the GRU and the "
+        "dense layer of --kind=gru.",
+        at_least=1,
     )
     same_depth: bool = switch(
         False, "Clients read the server's layer at the same height."

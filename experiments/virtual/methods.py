@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -12,6 +13,7 @@ from experiments.engine.config import agent_loop
 from experiments.engine.jobs import Program
 from experiments.virtual.config import OBJECTIVES, PRIOR_MODES, Config
 from experiments.virtual.design import Choices
+from experiments.virtual.networks import Networks
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._ditto import ditto
 from p2pjax.algorithms._fedcurv import fedcurv
@@ -26,7 +28,6 @@ from p2pjax.engines.server import server_rounds
 from p2pjax.evaluation import posteriors
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.nn import gaussian
-from p2pjax.nn.variational import Columns, VariationalMLP
 from p2pjax.tasks import bayesian
 from p2pjax.tasks.task import Task
 from p2pjax.training import free_energy
@@ -37,42 +38,39 @@ from p2pjax.types import (
     Array,
     Batch,
     FederatedData,
-    InputError,
     Key,
-    Layout,
     Models,
     PyTree,
     Variables,
 )
 
-Shape = tuple[int, ...]  # of an example
 Observe = Callable[[PyTree], dict[str, Array]]  # of free coordinates, leaves [N, ...]
 
 
 def classification(
     config: Config,
-    module: Columns | VariationalMLP,
-    shape: Shape,
+    module: nn.Module,
+    networks: Networks,
     initial_stddev: float = bayesian.INITIAL_STDDEV,
 ) -> Task:
     """The task of Bayesian networks.
 
     Args:
       config: of the experiment.
-      module: the network.
-      shape: of an example.
+      module: one of the networks.
+      networks: that it is of.
       initial_stddev: of all weights.
     """
     return bayesian.variational_classification(
         module,
-        shape,
+        networks.shape,
         num_samples=config.num_samples,
         num_test_samples=config.num_test_samples,
         flipout=config.flipout,
         dropout=config.dropout,
         objective=OBJECTIVES[config.objective],
         initial_stddev=initial_stddev,
-        per_class=True,
+        **networks.options,
     )
 
 
@@ -85,11 +83,12 @@ class _Bayesian(NamedTuple):
 
 
 def _bayesian(
-    config: Config, choices: Choices, module: Columns | VariationalMLP, shape: Shape
+    config: Config, choices: Choices, networks: Networks, has_columns: bool = False
 ) -> _Bayesian:
+    module = networks.columns(choices.gate) if has_columns else networks.plain
     coordinates = gaussian.SOFTPLUS
     task = bayesian.in_coordinates(
-        classification(config, module, shape, choices.initial_stddev), coordinates
+        classification(config, module, networks, choices.initial_stddev), coordinates
     )
 
     def divergence(free: PyTree) -> Array:
@@ -98,7 +97,6 @@ def _bayesian(
         return choices.divergence_weight * gaussian.kl_divergence(posterior, prior)
 
     def observed(free: PyTree) -> dict[str, Array]:
-        has_columns = isinstance(module, Columns)
         of_kind = posteriors.of_columns if has_columns else posteriors.of_private
         return of_kind(coordinates.gaussian(free), choices.prior_stddev)
 
@@ -107,32 +105,28 @@ def _bayesian(
     return _Bayesian(task, learner, observed)
 
 
-def _global(config: Config, layers: Layout, shape: Shape, choices: Choices) -> Program:
+def _global(config: Config, networks: Networks, choices: Choices) -> Program:
     """As many passes over the data of all clients as a client's refinement."""
-    made = _bayesian(config, choices, VariationalMLP(layers), shape)
+    made = _bayesian(config, choices, networks)
     algorithm = central(made.task, made.learner, batch_size=config.batch_size)
     algorithm = repeat_rounds(algorithm, choices.epochs)
     return _program(config, algorithm, made.task, made.observed)
 
 
-def _local(config: Config, layers: Layout, shape: Shape, choices: Choices) -> Program:
-    made = _bayesian(config, choices, VariationalMLP(layers), shape)
+def _local(config: Config, networks: Networks, choices: Choices) -> Program:
+    made = _bayesian(config, choices, networks)
     return _alone(config, made, choices)
 
 
-def _local_columns(
-    config: Config, layers: Layout, shape: Shape, choices: Choices
-) -> Program:
+def _local_columns(config: Config, networks: Networks, choices: Choices) -> Program:
     """VIRTUAL's network for each client alone: both columns are private."""
-    module = _columns(config, layers, choices)
-    return _alone(config, _bayesian(config, choices, module, shape), choices)
+    made = _bayesian(config, choices, networks, has_columns=True)
+    return _alone(config, made, choices)
 
 
-def _frozen_server(
-    config: Config, layers: Layout, shape: Shape, choices: Choices
-) -> Program:
+def _frozen_server(config: Config, networks: Networks, choices: Choices) -> Program:
     """Clients that read a server which stays as it was drawn, the same for all."""
-    made = _bayesian(config, choices, _columns(config, layers, choices), shape)
+    made = _bayesian(config, choices, networks, has_columns=True)
 
     def step(
         key: Key, variables: Variables, opt_state: PyTree, batch: Batch, context: Any
@@ -166,18 +160,17 @@ def _alone(config: Config, made: _Bayesian, choices: Choices) -> Program:
 def _served(
     method: Callable[..., Algorithm],
     config: Config,
-    layers: Layout,
-    shape: Shape,
+    networks: Networks,
     choices: Choices,
 ) -> Program:
     """An ordinary network, trained by SGD; clients take as many passes on average."""
     num_clients = max(1, round(config.fedavg_share * config.num_agents))
     task = bayesian.variational_classification(
-        VariationalMLP(layers),
-        shape,
+        networks.plain,
+        networks.shape,
         num_samples=1,
         dropout=config.dropout,
-        per_class=True,
+        **networks.options,
     )
     task = bayesian.in_coordinates(task, gaussian.POINT)
     options: dict[str, Any] = {
@@ -190,7 +183,7 @@ def _served(
     if method in (fedprox, ditto, fedcurv, mean_regularized):
         options["penalty_weight"] = config.penalty
     if method is fedper:
-        options["personal"] = (f"params/layer_{len(layers)}/.*",)
+        options["personal"] = (f"params/{networks.last}/.*",)
     if method is fedcurv:
         options["own_curvature"] = True
     if method is mean_regularized:  # in which all take part
@@ -204,10 +197,10 @@ def _served(
 
 
 def _virtual(
-    synchronous: bool, config: Config, layers: Layout, shape: Shape, choices: Choices
+    synchronous: bool, config: Config, networks: Networks, choices: Choices
 ) -> Program:
-    module = _columns(config, layers, choices)
-    task = classification(config, module, shape, choices.initial_stddev)
+    module = networks.columns(choices.gate)
+    task = classification(config, module, networks, choices.initial_stddev)
     algorithm = virtual(
         task,
         _adam(choices),
@@ -250,15 +243,6 @@ def _with_early(evaluate: Evaluate) -> Evaluate:
     return evaluate_fn
 
 
-def _columns(config: Config, layers: Layout, choices: Choices) -> Columns:
-    if len(layers) < 2:
-        raise InputError(
-            f"Need a network with a hidden layer for clients to read, got "
-            f"{config.network}."
-        )
-    return Columns(layers, config.same_depth, (0.0, choices.gate))
-
-
 def _program(
     config: Config, algorithm: Algorithm, task: Task, observe: Observe | None = None
 ) -> Program:
@@ -277,7 +261,7 @@ def _adam(choices: Choices) -> optax.GradientTransformation:
     return free_energy.with_deviation_rate(adam, choices.deviation_rate)
 
 
-PROGRAMS: dict[str, Callable[[Config, Layout, Shape, Choices], Program]] = {
+PROGRAMS: dict[str, Callable[[Config, Networks, Choices], Program]] = {
     "global": _global,
     "local": _local,
     "local_columns": _local_columns,

@@ -36,20 +36,19 @@ def print_table(config: Config, folder: Path) -> None:
       config: of the experiment.
       folder: of its results.
     """
-    is_papers = config.dataset == "public"
-    own = DATASETS[config.study]
-    printed = own.printed if is_papers else {}
+    own = DATASETS.get(config.study) if config.dataset == "public" else None
+    printed = own.printed if own else {}
     taken = {
         reading.key_of(row): row["mean"]
         for row in reading.summary_rows(folder, "steps", ("mean",))
     }
     heading = f"{'method':<14} {'accuracy, mean (std)':<22} {'steps':>7}"
-    print(f"{heading}  paper's accuracy  steps" if is_papers else heading)
+    print(f"{heading}  paper's accuracy  steps" if own else heading)
     for row in reading.summary_rows(folder, "accuracy", ("mean", "std")):
         accuracy = f"{row['mean']:.4f} ({row['std']:.4f})"
         paper = printed.get(row["scheme"])
         shown = ""
-        if paper is not None:
+        if own and paper is not None:
             shown = f"{paper[0]:.4f} ({paper[1]:.4f})"
             shown += f"  {own.steps:>7}" if row["scheme"] in STEPS_KNOWN else ""
         steps = taken.get(reading.key_of(row))

@@ -8,11 +8,12 @@ from experiments.analysis import figures
 from experiments.analysis.chosen import print_chosen
 from experiments.engine import fitting, reading
 from experiments.engine.command import SUMMARY, Experiment
-from experiments.engine.jobs import Job, jobs_of_runs, kept
+from experiments.engine.jobs import Job, jobs_of_runs
 from experiments.virtual.config import Config
-from experiments.virtual.data import load_examples, make_data
+from experiments.virtual.data import load_subject
 from experiments.virtual.design import FLAGS, choices_of
-from experiments.virtual.methods import PROGRAMS, Shape, classification
+from experiments.virtual.methods import PROGRAMS, classification
+from experiments.virtual.networks import Shape, networks_of, num_outputs_of
 from experiments.virtual.paper import DATASETS, STEPS_KNOWN
 from experiments.virtual.results import (
     EARLY,
@@ -21,47 +22,30 @@ from experiments.virtual.results import (
     print_table,
     with_settings,
 )
-from p2pjax.nn.variational import VariationalMLP
-from p2pjax.partial import schemes
 from p2pjax.tasks.task import check_labels
-from p2pjax.types import InputError, Layout
 
 
-def network_layout(config: Config, shape: Shape, num_classes: int) -> Layout:
-    """The network of every client, or of the only model."""
-    num_inputs = math.prod(shape)
-    if config.network is None:
-        return (num_inputs, 100, 100, num_classes)
-    network = schemes.network_layout(config.network)
-    if network[0] != num_inputs:
-        raise InputError(
-            f"Need a network of {num_inputs} inputs for these examples, got "
-            f"{config.network}."
-        )
-    return network
-
-
-def check_room(config: Config, shape: Shape) -> None:
+def check_room(config: Config, shape: Shape, num_outputs: int = 2) -> None:
     """Refuses clients that cannot fit, before their examples of this shape are made."""
-    layers = network_layout(config, shape, num_classes=2)[1:]
+    networks = networks_of(config, shape, num_outputs_of(config, num_outputs))
     samples = max(config.num_samples, config.num_test_samples)
     fitting.check_agents(
         config,
         1 if config.methods == ("global",) else config.num_agents,
-        classification(config, VariationalMLP(layers), shape),
+        classification(config, networks.plain, networks),
         examples=config.size * math.prod(shape),
-        batch=4 * config.batch_size * samples * max(layers),
+        batch=4 * config.batch_size * samples * networks.widest,
     )
 
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all methods."""
-    examples = load_examples(config, partial(check_room, config))
-    shape = examples.x.shape[1:]
-    check_room(config, shape)
-    layers = network_layout(config, shape, examples.num_classes)[1:]
-    check_labels(examples.y, layers[-1])
-    data = kept(config, partial(make_data, config, examples))
+    subject = load_subject(config, partial(check_room, config))
+    check_room(config, subject.shape, subject.num_classes)
+    num_outputs = num_outputs_of(config, subject.num_classes)
+    if subject.labels is not None:
+        check_labels(subject.labels, num_outputs)
+    networks = networks_of(config, subject.shape, num_outputs)
     own = {"study": config.study}
     return [
         job
@@ -71,8 +55,8 @@ def make_jobs(config: Config) -> list[Job]:
             config,
             name,
             own | setting,
-            PROGRAMS[name](config, layers, shape, choices),
-            data,
+            PROGRAMS[name](config, networks, choices),
+            subject.make_data,
             facts=_facts(config, name),
         )
     ]
@@ -80,8 +64,8 @@ def make_jobs(config: Config) -> list[Job]:
 
 def _facts(config: Config, method: str) -> dict[str, float]:
     """Steps of a client in the authors' code, where they are known."""
-    is_papers = config.dataset == "public" and method in STEPS_KNOWN
-    return {"source_steps": DATASETS[config.study].steps} if is_papers else {}
+    own = DATASETS.get(config.study) if config.dataset == "public" else None
+    return {"source_steps": own.steps} if own and method in STEPS_KNOWN else {}
 
 
 def report(config: Config, folder: Path) -> None:

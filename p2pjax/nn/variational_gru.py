@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from p2pjax.nn.gru import PADDING, within_a_twentieth
 from p2pjax.nn.variational import GATES, Dense, LateralDense, Weights
-from p2pjax.types import Array
+from p2pjax.types import Array, PyTree
 
 
 class Embedding(Weights):
@@ -53,7 +53,7 @@ class Recurrence(Weights):
         times = self.matrix("recurrent_kernel", self.units, width, orthogonal)
         bias = self.vector("recurrent_bias", nn.initializers.zeros, width)
 
-        def step(state: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        def step(state: PyTree, inputs: PyTree) -> tuple[PyTree, None]:
             projected, is_token = inputs  # [B, 3 H], [B]
             recurrent = jnp.split(times(state) + bias[None], 3, axis=1)
             entering = jnp.split(projected, 3, axis=1)
