@@ -6,11 +6,14 @@ import json
 import jax
 import numpy as np
 import pytest
+from figure_contents import assert_drawn
 
+from experiments.averaging import pictures
 from experiments.averaging.design import WEIGHTS, choices_of, rate_of
 from experiments.averaging.realisations import facts_of
 from experiments.claims import evidence, ledger, readings
 from experiments.keep import kept_study
+from experiments.mnist.config import Config
 from experiments.mnist.study import make_jobs
 from experiments.tables import readings as tables
 from p2pjax.nn.mlp import MLP
@@ -233,3 +236,30 @@ def test_uniform_weights_are_from_minus_one_to_one():
     kernel, bias = made["layer_1"]["kernel"], made["layer_1"]["bias"]
     assert -1 <= kernel.min() < -0.95 and 0.95 < kernel.max() <= 1
     assert abs(kernel.std() - 3**-0.5) < 0.02 and np.abs(bias).max() > 0.5
+
+
+def test_figures_of_ways_of_averaging(tmp_path):
+    """A panel per scheme that sends; who sends nothing is a level line in it."""
+    ways = {"server": ({}, 50), "per_model": ({"cycles": 1}, 80)}
+    ways |= {"per_model_5": ({"cycles": 5}, 400)}
+    rows = [
+        {
+            "scheme": scheme,
+            "setting": {"averaging": way.removesuffix("_5"), **more, "batch_size": 9},
+            "run": 0,
+            "round": 3,
+            "accuracy": 0.5,
+            "bytes": 0 if scheme == "level_0" else sent,
+        }
+        for scheme in ("level_0", "level_80")
+        for way, (more, sent) in ways.items()
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    config = Config(averaging=("server", "per_model"), cycles=(1, 5))
+    pictures.of_combinations(config, tmp_path, "level", "averaging level (%)")
+    sent, said = "bytes sent by an agent", "accuracy, mean over agents"
+    assert_drawn(tmp_path, "accuracy_by_traffic", sent, said, "per model", "level 80")
+    assert_drawn(
+        tmp_path, "accuracy_by_cycles", "cycles of gossip", said, "level 80, server"
+    )

@@ -232,7 +232,8 @@ def accuracy_in_panels(
     """
     rows = rows or reading.rows(folder, ("accuracy",))
     rows = _final(rows) if final else rows
-    every = grouped(rows, lambda row: _said(row, panels))
+    names = _with_several_values(rows, panels)
+    every = grouped(rows, lambda row: _said(row, names))
     figure, grid = _panels(list(every), label)
     for axes, same in zip(grid.flat, every.values(), strict=False):
         draw_lines(axes, grouped(same, line), x)
@@ -242,10 +243,11 @@ def accuracy_in_panels(
 def accuracy_by_traffic(
     folder: Path, line: Callable[[Row], str], moving: Sequence[str]
 ) -> None:
-    """Final accuracy against what was sent to and from an agent, means over runs.
+    """Final accuracy against what an agent sent, means over runs.
 
-    A panel per scheme, a line per way of averaging and a point per value of its
-    settings; a scheme that sends nothing is a level line in all panels.
+    What a server sends back is not counted. There is a panel per scheme, in it a line
+    per way of averaging with a point per value of its settings; a scheme that sends
+    nothing is a level line in the panels of others.
 
     Args:
       folder: of the run.
@@ -253,45 +255,58 @@ def accuracy_by_traffic(
       moving: settings that are points of a line.
     """
     rows = _final(reading.rows(folder, ("accuracy", "bytes")))
-    rows = [row | {"traffic": row["bytes"] + row.get("bytes_down", 0)} for row in rows]
-    fixed = {key for row in rows for key in row["setting"]} - {*moving, "level"}
-    names = sorted(fixed)
-    every = grouped(rows, lambda row: _said(row, names, row["scheme"]))
-    silent = {
-        panel: float(np.mean([row["accuracy"] for row in same]))
-        for panel, same in every.items()
-        if not any(row["traffic"] for row in same)
-    }
-    sending = {panel: every[panel] for panel in every if panel not in silent}
+    fixed = dict.fromkeys(key for row in rows for key in row["setting"])
+    names = [name for name in fixed if name not in (*moving, "level")]
+    names = _with_several_values(rows, names)
+    every = grouped(rows, lambda row: (row["scheme"], _said(row, names)))
+    sending = {key: same for key, same in every.items() if _sends(same)}
     if not sending:
         return
     ways = list(grouped(rows, line))
-    figure, grid = _panels(list(sending), "bytes of an agent, both ways")
-    for axes, same in zip(grid.flat, sending.values(), strict=False):
+    titles = [", ".join(filter(None, key)).replace("_", " ") for key in sending]
+    figure, grid = _panels(titles, "bytes sent by an agent")
+    for axes, ((_, where), same) in zip(grid.flat, sending.items(), strict=False):
         axes.set_xscale("log")
         for way, own in grouped(same, line).items():
             position = ways.index(way)
-            points = grouped(own, lambda row: str(row["setting"])).values()
+            by_setting = grouped(own, lambda row: str(row["setting"])).values()
+            points = [one for one in by_setting if _sends(one)]
+            if not points:
+                continue
             means = [
-                [
-                    np.mean([row[name] for row in one])
-                    for name in ("traffic", "accuracy")
-                ]
+                [np.mean([row[name] for row in one]) for name in ("bytes", "accuracy")]
                 for one in points
             ]
-            spent, accuracy = np.array(sorted(m for m in means if m[0] > 0)).T
+            spent, accuracy = np.array(sorted(means)).T
             color, marker = color_of(position, ways), marker_of(position)
             label = way.replace("_", " ")
             axes.plot(spent, accuracy, f"{marker}-", c=color, ms=4, label=label)
-        for panel, accuracy in silent.items():
-            axes.axhline(accuracy, color="#7F7F7F", ls="--", lw=1, label=panel)
+        for scheme, other in every:
+            silent = every[scheme, other]
+            if other == where and not _sends(silent):
+                mean = np.mean([row["accuracy"] for row in silent])
+                label = scheme.replace("_", " ")
+                axes.axhline(mean, color="#7F7F7F", ls="--", lw=1, label=label)
     save_with_legend(figure, grid[0, -1], folder, "accuracy_by_traffic")
 
 
-def _said(row: Row, names: Sequence[str], first: str = "") -> str:
+def _sends(rows: list[Row]) -> bool:
+    return any(row["bytes"] for row in rows)
+
+
+def _with_several_values(rows: list[Row], names: Sequence[str]) -> list[str]:
+    """Those of the settings that tell rows apart."""
+    return [
+        name
+        for name in names
+        if len({str(row["setting"].get(name)) for row in rows}) > 1
+    ]
+
+
+def _said(row: Row, names: Sequence[str]) -> str:
     """Those of a row's settings that it has, for a person."""
     found = [str(row["setting"][name]) for name in names if name in row["setting"]]
-    return ", ".join([first, *found] if first else found).replace("_", " ")
+    return ", ".join(found).replace("_", " ")
 
 
 def _panels(titles: Sequence[str], label: str) -> tuple[Figure, np.ndarray]:
