@@ -118,10 +118,10 @@ def draw(axes: Axes, runs_of: Mapping[str, Runs]) -> None:
       runs_of: by method with its setting.
     """
     found = points(runs_of)
-    for without, style, color in (((), "-", "0.7"), (NO_ORACLE, ":", "0.4")):
+    for without, style, gray in (((), "-", "0.7"), (NO_ORACLE, ":", "0.4")):
         best = sorted(found[name][::-1] for name in front(found, without))
         if best:
-            axes.plot(*zip(*best, strict=True), style, c=color, zorder=1)
+            axes.plot(*zip(*best, strict=True), style, c=gray, zorder=1)
     is_front = front(found)
     for position, (name, point) in enumerate(found.items()):
         color = lines.color_of(position, list(found))
