@@ -75,10 +75,10 @@ def summary_rows(
         last = [run[-1] for run in runs.values()]
         for name in names:
             if name == SPEED:
-                values = [rounds_to_share_of_best(run) for run in runs.values()]
+                speeds = [rounds_to_share_of_best(run) for run in runs.values()]
+                rows += _row(last[0], name, speeds)
             else:
-                values = [row.get(name) for row in last]
-            rows += _row(last[0], name, values)
+                rows += _row(last[0], name, [row.get(name) for row in last])
         for name, values in gains(runs, schemes).items():
             rows += _row(last[0], name, values)
         if target is not None:

@@ -123,18 +123,21 @@ def average_table(rows: Sequence[Row]) -> str:
     """
     lines = ["| score | method | graph | tasks together | combinations | top | gain |"]
     lines.append("|---" * 7 + "|")
-    groups: dict[tuple[str, str, str, int], list[Score]] = {}
+    groups: dict[tuple[str, str, str, int, int], list[Score]] = {}
     for score in (every := scores(rows)):
-        method, graph, names = score.contender
-        key = score.metric, method, graph, len(names)
-        groups.setdefault(key, []).append(score)
-    alone = {one.metric: one for one in every if one.contender.method == "cts"}
-    for (metric, method, graph, size), same in groups.items():
+        one = score.contender
+        kind = one.method, one.graph_in_words, one.local_epochs, len(one.names)
+        groups.setdefault((score.metric, *kind), []).append(score)
+    alone = {
+        (score.metric, score.contender.local_epochs): score
+        for score in every
+        if score.contender.method == "cts"
+    }
+    for (metric, method, graph, epochs, size), same in groups.items():
         top, gain = float(np.mean([score.mean for score in same])), ""
-        if method != "cts" and metric in alone:
-            gain = (
-                f"{statistics.relative_gain(top, max(alone[metric].mean, 1e-9)):+.1f}%"
-            )
+        if method != "cts" and (metric, epochs) in alone:
+            before = max(alone[metric, epochs].mean, 1e-9)
+            gain = f"{statistics.relative_gain(top, before):+.1f}%"
         cells = [metric, method, graph, str(size), str(len(same)), f"{top:.4f}", gain]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
