@@ -1,4 +1,8 @@
-"""What the ledger says of each method, on the method's page of the site."""
+"""What the ledger says of each method, on the method's page of the site.
+
+A page names schemes, or those of one experiment where others have the same name:
+`<!-- claims of schemes: dpsgd, combination.mean -->`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +13,7 @@ from experiments.engine.untrusted_files import text_of
 from p2pjax.types import InputError
 
 BLOCK = re.compile(
-    r"<!-- claims of schemes: ([\w, ]+) -->\n(.*?)<!-- end of claims -->", re.S
+    r"<!-- claims of schemes: ([\w., ]+) -->\n(.*?)<!-- end of claims -->", re.S
 )
 
 
@@ -44,11 +48,12 @@ def _block(names: str, verdicts: Sequence[Verdict]) -> str:
 
 
 def _schemes(verdict: Verdict) -> set[str]:
-    """All that its parts compare."""
+    """All that its parts compare: `mean`, and `combination.mean` by experiment."""
     return {
-        scheme
+        name
         for part in verdict.claim.parts
         for operand in (part.left, part.right)
         if operand is not None
         for scheme in operand.schemes
+        for name in (scheme, f"{part.study.split('.')[0]}.{scheme}")
     }
