@@ -395,7 +395,6 @@ def takes_long(path):
 OUTSIDE_THEORY = pytest.mark.filterwarnings(
     "ignore:The theory of D2 needs an undirected graph",
     "ignore:D2 needs a smallest eigenvalue above",
-    "ignore:SGP loses weight with every lost message",
 )
 
 BUILT = [
