@@ -23,7 +23,12 @@ from experiments.connections import (
 from experiments.connections.config import Config
 from experiments.connections.subject import Run
 from experiments.engine import reading, run_folder
-from experiments.engine.summary import SPEED, rounds_to_share_of_best, summarize
+from experiments.engine.summary import (
+    SPEED,
+    rounds_to_share_of_best,
+    summarize,
+    summary_rows,
+)
 from experiments.keep import kept_study
 from p2pjax.datasets import stacking
 from p2pjax.datasets.loaders import shakespeare
@@ -429,7 +434,8 @@ def test_speed_is_when_most_of_the_best_is_reached(tmp_path):
     assert (found["metric"], found["runs"]) == ("rounds_to_90%_of_best", 3)
     assert found["mean"] == pytest.approx((10 + 5 + 15) / 3)
     runs = [own for own in results.runs_by_method(tmp_path)["a"]]
-    (again,) = kept_study.summary_rows(runs, (SPEED,))
+    kept = [kept_study.evaluations(kept_study.line_of(own)) for own in runs]
+    (again,) = summary_rows([dict(enumerate(kept))], (SPEED,))
     assert again["mean"] == pytest.approx(found["mean"])
     assert rounds_to_share_of_best([{"round": 1, "accuracy": None}]) is None
 

@@ -25,7 +25,7 @@ SECTIONS = [
     "Pitfalls",
 ]
 MEASURED = re.compile(
-    r"<!-- claims of schemes: \w+[\w ,]* -->\n(?:.*\n)*?<!-- end of claims -->"
+    r"<!-- claims of schemes: \w+[\w., ]* -->\n(?:.*\n)*?<!-- end of claims -->"
 )
 
 

@@ -1,8 +1,6 @@
 """Each public name explains itself: what it is, what it takes, an example that runs.
 
-Public is what the front door offers: names in `p2pjax.__all__`, and the public names of
-the modules among them (their `__all__` or, where a module has none, what it defines
-without an underscore), and so on for modules among those. The rule:
+Public is what `docs/public_names.py` finds from the front door on. The rule:
 
 - a function has a docstring, a section `Args:` that names every argument if it has more
   than one, and an example, which `pytest --doctest-modules` runs;
@@ -20,6 +18,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import p2pjax as pj
+from docs.public_names import public_names
 
 # Classes that users read, or get from a function with an example of its own.
 NOT_CONSTRUCTED = {
@@ -74,37 +73,7 @@ INSIDE_PROGRAMS = {
 }
 
 
-def _names(module: types.ModuleType) -> list[str]:
-    if hasattr(module, "__all__"):
-        return list(module.__all__)
-    return [
-        name
-        for name, thing in vars(module).items()
-        if not name.startswith("_")
-        and getattr(thing, "__module__", None) == module.__name__
-    ]
-
-
-def _walk(module: types.ModuleType, prefix: str) -> Iterator[tuple[str, Callable]]:
-    """Public functions and classes with the names by which a user finds them."""
-    for name in _names(module):
-        thing = getattr(module, name)
-        if inspect.ismodule(thing):
-            yield from _walk(thing, f"{prefix}.{name}")
-        elif inspect.isclass(thing) or inspect.isfunction(thing):
-            yield f"{prefix}.{name}", thing
-
-
-def _public() -> dict[str, Callable]:
-    """Each under one name, the shortest where there are several."""
-    found = sorted(_walk(pj, "pj"), key=lambda pair: (pair[0].count("."), pair[0]))
-    first: dict[int, str] = {}
-    for name, thing in found:
-        first.setdefault(id(thing), name)
-    return {first[id(thing)]: thing for _, thing in found}
-
-
-PUBLIC = _public()
+PUBLIC = public_names()
 FUNCTIONS = {n: thing for n, thing in PUBLIC.items() if inspect.isfunction(thing)}
 CLASSES = {n: thing for n, thing in PUBLIC.items() if inspect.isclass(thing)}
 
@@ -133,8 +102,12 @@ def _has_example(thing: object) -> bool:
 def _members(cls: type) -> Iterator[tuple[str, object]]:
     """Public methods and properties that a class defines itself."""
     for name, member in vars(cls).items():
-        if not name.startswith("_") and isinstance(
-            member, types.FunctionType | property | classmethod | staticmethod
+        if (
+            not name.startswith("_")
+            and name not in inspect.get_annotations(cls)  # a field that is a function
+            and isinstance(
+                member, types.FunctionType | property | classmethod | staticmethod
+            )
         ):
             yield name, member
 
