@@ -208,6 +208,7 @@ def _check_state(state: PyTree, size: int) -> None:
         not isinstance(variables, Variables)
         or not hasattr(state, "_replace")
         or any(leaf.shape[:1] != (size,) for leaf in leaves)
+        or jax.tree.leaves(getattr(state, "versions", ()))  # of leaves, by cluster
     ):
         raise InputError(
             "Need a method whose state is one model of each agent to merge them, got "
