@@ -583,6 +583,25 @@ class TestKeep:
         assert (row["scheme"], row["runs"]) == ("a", 3)
         assert row["median"] == pytest.approx(1.323456)
 
+    def test_runs_are_added_to_a_kept_study(self, tmp_path):
+        """In two steps as in one, but for digits of the summary."""
+        own = FLAGS | {"num_runs": 1}
+        first = write_run(tmp_path / "1", own, rows_of("a", [0]))
+        second = write_run(tmp_path / "2", own | {"first_run": 1}, rows_of("a", [1]))
+        once = keeping.keep("toy.study", [first, second], tmp_path / "once", False)
+        results = tmp_path / "results"
+        kept = keeping.keep("toy.study", [first], results, False)
+        with pytest.raises(InputError, match="is in .* and in"):
+            keeping.keep("toy.study", [kept, first], results, True)
+        keeping.keep("toy.study", [kept, second], results, True)
+        for name in ("runs.jsonl", "run.flags"):
+            assert (kept / name).read_text() == (once / name).read_text()
+        numbers = [
+            json.loads((folder / "summary.json").read_text())["rows"][0]["median"]
+            for folder in (kept, once)
+        ]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)
+
     def test_computes_what_takes_several_runs(self, tmp_path):
         """Gains and what a target took, though no run folder has a column of them."""
 

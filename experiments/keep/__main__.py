@@ -4,7 +4,10 @@
     python -m experiments.keep --update
 
 STUDY is called after its flagfile, such as mnist.level. Several work folders are parts
-of one study: they differ in runs, methods, levels and other lists of what was tried.
+of one study: they differ in runs, methods, levels and other lists of what was tried. A
+study that is kept can be one of the parts, so that runs are added to it later:
+
+    python -m experiments.keep STUDY results/STUDY WORKDIR --replace
 The second form adds to the summaries of all kept studies what is computed of their runs
 and they lack.
 """

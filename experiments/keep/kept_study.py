@@ -179,14 +179,19 @@ def lines_of(runs: Sequence[Sequence[Row]]) -> str:
 
 
 def read_part(folder: Path) -> FinishedRun:
-    """A run folder that is complete."""
+    """A run folder that is complete, or a study that is kept, to which runs are added."""
     if os.path.lexists(folder / "lock"):
         raise InputError(
             f"Need the work folder of a finished run, but {shown(folder)} is still in "
             "use: wait for its end."
         )
     summary = reading.summary(folder)
-    flags, rows = reading.flags(folder), reading.rows(folder)
+    flags = reading.flags(folder)
+    if os.path.lexists(folder / reading.KEPT):
+        lines = reading.kept_runs(folder)
+        rows = [row for line in lines for row in evaluations(line)]
+    else:
+        rows = reading.rows(folder)
     for name in {row["metric"] for row in summary.rows}:
         if any(isinstance(row.get(name), (str, list, dict)) for row in rows):
             needed = "metrics that are one number in a row"
