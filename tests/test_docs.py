@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import p2pjax as pj
+from docs import public_names
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "methods"
@@ -113,3 +114,17 @@ def test_examples_run():
     )
     assert run.returncode == 0, run.stdout[-4000:]
     assert f"{len(NAMES)} passed" in run.stdout
+
+
+def test_each_public_name_has_a_page_of_the_api(tmp_path):
+    public_names.write_pages(tmp_path)
+    names = {name.removeprefix("pj.") for name in public_names.public_names()}
+    rooms = set(public_names.pages())
+    assert {path.stem for path in tmp_path.iterdir()} == names | rooms | {"index"}
+    assert (
+        ".. autofunction:: p2pjax.split.iid" in (tmp_path / "split.iid.rst").read_text()
+    )
+    assert "pj.dpsgd <dpsgd>" in (tmp_path / "methods.rst").read_text()
+    (tmp_path / "gone.rst").write_text("Of a name that is no more.")
+    public_names.write_pages(tmp_path)
+    assert not (tmp_path / "gone.rst").exists()

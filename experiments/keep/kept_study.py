@@ -179,7 +179,7 @@ def lines_of(runs: Sequence[Sequence[Row]]) -> str:
 
 
 def read_part(folder: Path) -> FinishedRun:
-    """A run folder that is complete, or a study that is kept, to which runs are added."""
+    """A run folder that is complete, or a kept study to which others are added."""
     if os.path.lexists(folder / "lock"):
         raise InputError(
             f"Need the work folder of a finished run, but {shown(folder)} is still in "
