@@ -1,6 +1,7 @@
 """The equality table: every tolerance, what has none, the page and the command."""
 
 import json
+import re
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ def names_of(*kinds):
         name
         for one in registry.COMPARISONS
         if one.kind in kinds
-        for name in (registry.base(part) for part in one.subject.split(", "))
+        for name in re.findall(r"(\w+)(?: \(.*?\))?(?:, |$)", one.subject)
     }
 
 

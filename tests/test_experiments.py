@@ -346,6 +346,8 @@ def on_embedded_data(flagfile, train_size, test_size):
         small += ("--init=own", "--weights=uniform", "--update=mini_batch")
     if ".gossip_" in name:
         small += ("--averaging=server,private", "--cycles=2")
+    if "mnist.changing" in name:
+        small += ("--train_size=5",)
     if "mnist.tune" in name:
         small += ("--rate_grid=1",)
     if "combination.mnist" in name:

@@ -280,7 +280,6 @@ TALLY = {
     "delivered": 0.0,
     "links": [[0, 1, 3]],
     "merged": None,
-    "models": None,
 }
 POSITION = {
     "id": "0" * 64,

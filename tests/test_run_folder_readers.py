@@ -393,6 +393,7 @@ def test_item_13_there_is_one_reader():
         "bench/counted_run.py",  # tells how it is started
         "bench/estimates.py",  # what the system says of this process
         "bench/harness.py",  # answers of processes that it started
+        "bench/p2pjax_first_result.py",  # what runs that it started counted
         "bench/worker.py",
         "claims/__main__.py",  # compares a page
         "claims/ledger.py",  # TOML, of a text from the one reader

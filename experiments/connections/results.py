@@ -10,6 +10,7 @@ from experiments.engine import reading
 from experiments.engine.row_kinds import Row
 
 PAIR = "pair"  # in settings: which two groups of texts
+SETTINGS = {PAIR, "max_in_load", "view_size"}
 Runs = list[list[Row]]  # evaluations of every run
 
 
@@ -19,7 +20,16 @@ def named_rows(folder: Path) -> list[Row]:
     Args:
       folder: of a run.
     """
-    return list(map(_named, reading.rows(folder, ("accuracy", "messages"))))
+    found = reading.rows(folder, ("accuracy", "messages"), check=_check_setting)
+    return list(map(_named, found))
+
+
+def _check_setting(row: Row) -> None:
+    unknown = sorted(row["setting"].keys() - SETTINGS)
+    if unknown:
+        raise ValueError(
+            f"has {unknown[0]} in its setting, which experiments.connections does not"
+        )
 
 
 def named_links(folder: Path) -> list[Row]:

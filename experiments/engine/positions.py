@@ -83,9 +83,9 @@ def from_json(found: Any, num_jobs: int, num_agents: int, num_rounds: int) -> Sa
 
 
 def _check_tally(found: Any, num_agents: int, num_rounds: int) -> None:
-    optional = {"counted"} if isinstance(found, dict) and "counted" in found else set()
-    needed = {name for name in Tally._fields if name != "counted"}
-    _check_names(found, needed | optional, "tally")
+    there = set(found) if isinstance(found, dict) else set()
+    optional = {"counted", "models"} & there
+    _check_names(found, {*Tally._fields} - {"counted", "models"} | optional, "tally")
     if not (_is_count(found["num_rounds"], num_rounds) and found["num_rounds"]):
         _refuse("num_rounds")
     sent = found["sent"]
@@ -93,13 +93,13 @@ def _check_tally(found: Any, num_agents: int, num_rounds: int) -> None:
         _refuse("sent")
     if not all(_is_amount(value) for value in sent):
         _refuse("sent")
-    for name in ("payload", "delivered", *optional):
+    for name in ("payload", "delivered", *({"counted"} & optional)):
         if not _is_amount(found[name]):
             _refuse(name)
     for name in ("links", "merged"):
         if found[name] is not None:
             _check_triples(found[name], num_agents, name)
-    if found["models"] is not None:
+    if "models" in optional:
         _check_models(found["models"])
 
 

@@ -202,6 +202,9 @@ def gossip(
     train_fn = None
     if sampler is not None:
         train_fn = lambda learner, usual, *more: local_training(learner, sampler, *more)
+    options: dict[str, Any] = _averaged(config, task)
+    if rule is not None and rule.needs_losses:  # at the exchange, which cannot wait
+        options["score_before"] = False
     method = stepwise.gossip(
         task,
         make_optimizer(config),
@@ -211,7 +214,7 @@ def gossip(
         aggregate=rule,
         train_fn=train_fn,
         name="D-PSGD",
-        **_averaged(config, task),
+        **options,
     )
     return _by_mini_batches(method)
 

@@ -98,10 +98,11 @@ def variational_classification(
     if not 0 < initial_stddev < float("inf"):
         raise InputError(f"Need a positive initial_stddev, got {initial_stddev}.")
 
-    example = as_inputs(jnp.zeros((1, *input_shape), jnp.float32))
+    def example() -> Array:  # no backend starts where the task is made
+        return as_inputs(jnp.zeros((1, *input_shape), jnp.float32))
 
     def init_fn(key: Key) -> Variables:
-        mean = module.init(key, example)["params"]
+        mean = module.init(key, example())["params"]
         stddev = jax.tree.map(lambda leaf: jnp.full_like(leaf, initial_stddev), mean)
         return Variables(Gaussian(mean, stddev), {})
 
@@ -145,7 +146,7 @@ def variational_classification(
 
     def check_fn(data: FederatedData) -> None:
         made = jax.eval_shape(
-            lambda: module.init_with_output(jax.random.key(0), example)[0]
+            lambda: module.init_with_output(jax.random.key(0), example())[0]
         )
         label_check(made.shape[-1])(data)
 
