@@ -183,6 +183,10 @@ def test_every_method_is_offered_or_refused_with_its_reason(parse, capsys):
     [
         (("--methods=combination", "--loss_probability=0.1"), "messages that arrive"),
         (("--methods=complete_training", "--local_steps=2"), "leave them"),
+        (("--methods=d_cliques", "--loss_probability=0.1"), "messages that arrive"),
+        (("--methods=d_cliques", "--local_steps=2"), "in every step: leave them"),
+        (("--methods=diple", "--local_epochs=2"), "each iteration: leave them"),
+        (("--methods=central", "--local_steps=2"), "once over all agents' data"),
         (("--methods=choco_sgd", "--loss_probability=0.1"), "lost messages"),
         (("--methods=combination", "--local_steps=2"), "use epochs"),
     ],

@@ -80,3 +80,25 @@ def test_item_4_more_clients_than_agents():
 def test_item_4_the_test_above_can_fail():
     read = fields.number(0.0, "Any.").metadata["read"]
     assert read("-1") == -1
+
+
+FORMER = [
+    ("mnist", "--per_sample", "update", "per_sample"),
+    ("mnist", "--noper_sample", "update", "mini_batch"),
+    ("femnist", "--shared_init=false", "init", "own"),
+    ("associative", "--shared_init", "init", "shared"),
+]
+
+
+@pytest.mark.parametrize(("experiment", "argument", "flag", "value"), FORMER)
+def test_former_switches_are_still_taken(experiment, argument, flag, value):
+    found = config.parse(kinds()[experiment], [argument])
+    assert getattr(found, flag) == (value,)
+    assert f"--{flag}={value}\n" in config.as_flags(found)
+    with pytest.raises(InputError, match=f"--{flag}, or .* got both"):
+        config.parse(kinds()[experiment], [argument, f"--{flag}={value}"])
+
+
+def test_without_a_former_switch_the_flag_decides():
+    assert config.parse(kinds()["mnist"], ["--init=own"]).init == ("own",)
+    assert config.parse(kinds()["associative"], []).init == ("own",)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.averaging.config import AveragingConfig
+from experiments.averaging.config import SHARED_INIT, AveragingConfig
 from experiments.engine.fields import (
     DATA,
     TRAINING,
@@ -23,6 +23,7 @@ class Config(AveragingConfig):
         ("own",),
         "Whether all agents start from the same weights (shared) or each from its own.",
         among=("shared", "own"),
+        former=SHARED_INIT,
         topic=TRAINING,
     )
     num_agents: int = integer(15, "Agents of a run.", at_least=1, topic=DATA)

@@ -5,6 +5,7 @@ import dataclasses
 from experiments.engine.config import Common
 from experiments.engine.fields import (
     TRAINING,
+    FormerSwitch,
     integer,
     integers,
     names,
@@ -18,6 +19,7 @@ LOSSES = {
     "squared_error": losses.squared_error,
     "cross_entropy": losses.binary_cross_entropy,
 }
+SHARED_INIT = FormerSwitch("shared_init", on="shared", off="own")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,7 @@ class AveragingConfig(Common):
         ("shared",),
         "Whether all agents start from the same weights (shared) or each from its own.",
         among=("shared", "own"),
+        former=SHARED_INIT,
         topic=TRAINING,
     )
     weights: tuple[str, ...] = names(
@@ -49,6 +52,7 @@ class AveragingConfig(Common):
         "An update after every example of a mini-batch, as in the paper, or one for "
         "the mini-batch.",
         among=("per_sample", "mini_batch"),
+        former=FormerSwitch("per_sample", on="per_sample", off="mini_batch"),
         topic=TRAINING,
     )
     squared_error_rate: float | None = number(

@@ -11,6 +11,14 @@ from experiments.compare.graphs import NamedGraph
 from p2pjax.tasks.task import Task
 from p2pjax.types import Algorithm, FederatedData, InputError
 
+# What methods do in a round that decide it themselves.
+UPDATES_OF_THEIR_OWN = {
+    "central": "passes once over all agents' data in a round",
+    "complete_training": "trains agents until their held-out losses stop falling",
+    "d_cliques": "exchanges gradients in every step",
+    "diple": "trains for an epoch and then takes two steps in each iteration",
+}
+
 
 class Problem(NamedTuple):
     """What a method is made of."""
@@ -59,11 +67,23 @@ class Problem(NamedTuple):
         """
         if self.loss_probability:
             raise InputError(
-                f"Need messages that arrive for {method}, which sums up the models of "
-                f"all agents, got --loss_probability={self.loss_probability:g}: leave "
-                "it, or the method, out."
+                f"Need messages that arrive for {method}, which cannot do without "
+                f"one, got --loss_probability={self.loss_probability:g}: leave it, or "
+                "the method, out."
             )
         return self.own
+
+    def own_updates(self, method: str) -> None:
+        """Refuse numbers of updates for a method that has its own.
+
+        Args:
+          method: its name, for messages.
+        """
+        if self.local_updates is not None:
+            raise InputError(
+                f"Need no --local_steps and no --local_epochs for {method}, which "
+                f"{UPDATES_OF_THEIR_OWN[method]}: leave them, or the method, out."
+            )
 
     def personal(self, method: str) -> tuple[str, ...]:
         """Paths of the last layer.
@@ -143,19 +163,31 @@ def _token_ring(num_agents: int) -> Any:
     return pj.graphs.ring(min(num_agents, max(3, num_agents // 4)))
 
 
+def _central(p: Problem) -> Algorithm:
+    p.own_updates("central")
+    return pj.central(p.task, p.optimizer, batch_size=p.batch_size)
+
+
 def _complete(p: Problem) -> Algorithm:
-    if p.local_updates is not None:
-        raise InputError(
-            "Need no --local_steps and no --local_epochs for complete_training, whose "
-            "agents train until their held-out loss stops falling: leave them, or the "
-            "method, out."
-        )
+    p.own_updates("complete_training")
     return pj.complete_training(p.task, p.optimizer, **p.whole("complete_training"))
+
+
+def _diple(p: Problem) -> Algorithm:
+    p.own_updates("diple")
+    return pj.diple(p.task, p.optimizer, num_peers=p.num_peers, **p.sent)
+
+
+def _d_cliques(p: Problem) -> Algorithm:
+    p.own_updates("d_cliques")
+    cliques = pj.selection.label_cliques(p.data, seed=0)
+    arguments = p.whole("d_cliques") | {"score_before": p.score_before}
+    return pj.d_cliques(p.task, p.optimizer, cliques, **arguments)
 
 
 METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
     "local_only": lambda p: pj.local_only(p.task, p.optimizer, **p.own),
-    "central": lambda p: pj.central(p.task, p.optimizer, batch_size=p.batch_size),
+    "central": _central,
     "dpsgd": on_graph(pj.dpsgd),
     "choco_sgd": lambda p: on_graph(
         pj.choco_sgd,
@@ -228,12 +260,7 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
         **p.sent,
     ),
     "l2c": lambda p: pj.l2c(p.task, p.optimizer, num_rounds_all=p.stage(50), **p.sent),
-    "diple": lambda p: pj.diple(
-        p.task,
-        p.optimizer,
-        num_peers=p.num_peers,
-        **{k: v for k, v in p.sent.items() if k != "local_updates"},
-    ),
+    "diple": _diple,
     "aucccr": lambda p: pj.aucccr(
         p.task,
         p.optimizer,
@@ -241,14 +268,7 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
         degree=p.num_peers,
         **p.sent,
     ),
-    "d_cliques": lambda p: pj.d_cliques(
-        p.task,
-        p.optimizer,
-        pj.selection.label_cliques(p.data, seed=0),
-        batch_size=p.batch_size,
-        score_before=p.score_before,
-        agent_loop=p.agent_loop,
-    ),
+    "d_cliques": _d_cliques,
     "partial_averaging": lambda p: pj.partial_averaging(
         p.task, p.optimizer, pj.partial.level(p.level / 100), **p.averaged
     ),

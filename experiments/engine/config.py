@@ -283,6 +283,9 @@ def define(kind: type) -> flags.FlagValues:
                 help_text,
                 flag_values=defined,
             )
+        if former := field.metadata["former"]:
+            said = f"Former spelling of --{field.name}."
+            flags.DEFINE_boolean(former.name, None, said, flag_values=defined)
     return defined
 
 
@@ -302,8 +305,20 @@ def read(kind: type[Options], arguments: Sequence[str]) -> tuple[Options, list[s
     except (flags.Error, ValueError) as error:  # a ValueError of no text, no path
         sentence = " ".join(str(error).split())
         raise InputError(shown(sentence, _LONGEST_REFUSAL)) from error
-    values = {field.name: defined[field.name].value for field in _fields(kind)}
+    values = {field.name: _value_of(field, defined) for field in _fields(kind)}
     return kind(**values), others
+
+
+def _value_of(field: dataclasses.Field, defined: flags.FlagValues) -> Any:
+    former = field.metadata["former"]
+    if former is None or defined[former.name].value is None:
+        return defined[field.name].value
+    if defined[field.name].present:
+        raise InputError(
+            f"Need --{field.name}, or --[no]{former.name} as it was once called, got "
+            "both: leave one out."
+        )
+    return (former.on if defined[former.name].value else former.off,)
 
 
 def parse(kind: type[ConfigType], arguments: Sequence[str]) -> ConfigType:

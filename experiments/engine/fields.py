@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 STUDY = "What is studied"
 DATA = "Data"
@@ -25,14 +25,32 @@ MOST = 2**31 - 1  # of whole numbers: JAX counts with 32 bits
 _SMALLEST, _LARGEST = 1.4e-45, 3.4e38
 
 
+class FormerSwitch(NamedTuple):
+    """A switch that was a flag before it had more than two values.
+
+    It is still taken, as `--name` or `--noname`, but not together with the flag.
+    """
+
+    name: str
+    on: str  # value that `--name` stands for
+    off: str
+
+
 def _field(
     default: Any,
     help_text: str,
     topic: str,
     read: Callable[[Any], Any] | None,
     write: Callable[[Any], str] = str,
+    former: FormerSwitch | None = None,
 ) -> Any:
-    metadata = {"help": help_text, "topic": topic, "read": read, "write": write}
+    metadata = {
+        "help": help_text,
+        "topic": topic,
+        "read": read,
+        "write": write,
+        "former": former,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -212,6 +230,7 @@ def names(
     among: Sequence[str] | None = None,
     refused: Mapping[str, str] = MappingProxyType({}),
     distinct: bool = True,
+    former: FormerSwitch | None = None,
     topic: str = STUDY,
 ) -> Any:
     """Words joined by commas; repeated ones count once, if not said otherwise.
@@ -222,6 +241,7 @@ def names(
       among: the words that are taken; any if not given.
       refused: other words that one could expect, and why they are not taken.
       distinct: whether a repeated one counts once.
+      former: a switch that the flag replaces, which is still taken.
       topic: under which the help lists it.
     """
 
@@ -239,7 +259,7 @@ def names(
 
     value = None if default is None else tuple(default)
     said = help_text if among is None else f"{help_text} Among: {', '.join(among)}."
-    return _field(value, said, topic, read, _joined)
+    return _field(value, said, topic, read, _joined, former)
 
 
 def switch(default: bool | None, help_text: str, *, topic: str = STUDY) -> Any:
