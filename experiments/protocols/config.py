@@ -157,10 +157,17 @@ class Config(Common):
     )
     drop: float = number(
         0.1,
-        "What the learning rate is multiplied by after three quarters of all steps; 1 "
+        "What the learning rate is multiplied by after --drop_at of all steps; 1 "
         "keeps it.",
         above=0,
         at_most=1,
+        topic=TRAINING,
+    )
+    drop_at: float = number(
+        0.75,
+        "Share of all steps after which the learning rate drops.",
+        above=0,
+        below=1,
         topic=TRAINING,
     )
     dataset: str | None = dataset_field(

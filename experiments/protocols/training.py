@@ -19,7 +19,6 @@ from p2pjax.tasks._classification import classification
 from p2pjax.types import FederatedData, InputError
 
 MOMENTUM = 0.9
-DROP_AT = 0.75  # of all steps
 
 
 def jobs_of(config: Config) -> list[Job]:
@@ -52,7 +51,7 @@ def jobs_of(config: Config) -> list[Job]:
                 task=task,
                 optimizer=rates.descent(
                     0.1,
-                    round(DROP_AT * num_steps),
+                    round(config.drop_at * num_steps),
                     config.drop,
                     MOMENTUM if case.method.has_momentum else 0.0,
                 ),
