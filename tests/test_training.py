@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from slow_cases import slow
 
 from p2pjax.evaluation import models, statistics
@@ -26,6 +28,7 @@ from p2pjax.training.agent_loop import (
     CHUNK,
     IN_PLACE,
     VMAP,
+    even_chunk,
     fastest_agent_loop,
     map_agents,
     resolve_agent_loop,
@@ -200,6 +203,33 @@ def test_per_sample_takes_one_step_per_example():
     assert loss == pytest.approx(np.mean(losses))
     for a, b in zip(*map(jax.tree.leaves, (together, one)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("num_agents", "copies"), [(16, 1), (26, 1), (40, 1), (7, 1), (23, 2)]
+)
+def test_training_is_in_a_program_once_where_agents_divide(num_agents, copies):
+    """Chunks are of equal size where a size near the wanted one divides the agents."""
+
+    def square(carry, x):
+        return carry, jnp.sin(x)
+
+    agents = jnp.arange(float(num_agents))
+    lowered = jax.jit(map_agents(square, 10)).lower((), agents).as_text()
+    assert lowered.count("stablehlo.sine") == copies
+    outputs = map_agents(square, 10)((), agents)[1]
+    np.testing.assert_allclose(outputs, np.sin(agents), atol=1e-6)
+
+
+@given(wanted=st.integers(2, 40), num_agents=st.integers(1, 200))
+def test_chunks_are_near_what_is_wanted(wanted, num_agents):
+    chunk = even_chunk(wanted, num_agents)
+    assert 1 <= chunk <= num_agents
+    if num_agents > wanted:
+        assert wanted / 2 <= chunk <= 1.5 * wanted
+        near = range(-(-wanted // 2), wanted * 3 // 2 + 1)
+        if any(num_agents % size == 0 for size in near if size > 1):
+            assert num_agents % chunk == 0
 
 
 def test_a_loop_without_carry_maps_inputs():

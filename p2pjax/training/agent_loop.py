@@ -19,7 +19,7 @@ VMAP = 0  # all of them in one batched program: for accelerators
 IN_PLACE = 1  # one after the other, each in cache, no second copy: for CPUs
 
 
-CHUNK = 10  # so many at a time: for small networks on CPUs
+CHUNK = 10  # about so many at a time: for small networks on CPUs
 
 
 # Steps per CPU second of one core, all of them SGD, with so many agents side by side:
@@ -85,9 +85,9 @@ def map_agents(
 
     Args:
       agent_fn: `(carry, inputs) -> (carry, output)` of one agent.
-      agent_loop: `VMAP`, `IN_PLACE`, c > 1 for chunks of c agents, or `AUTO`. All give
-        the same numbers. The looping ones overwrite the carry slice by slice, so that
-        no second copy of it exists; they never read another agent. Under a mesh of
+      agent_loop: `VMAP`, `IN_PLACE`, c > 1 for chunks of about c agents, or `AUTO`. All
+        give the same numbers. The looping ones overwrite the carry slice by slice, so
+        that no second copy of it exists; they never read another agent. Under a mesh of
         agents (`sharding`) every device loops over its own.
     """
     if agent_loop < AUTO:
@@ -101,7 +101,7 @@ def map_agents(
         if side_by_side == VMAP:
             return jax.vmap(agent_fn)(carry, inputs)
         num_agents = jax.tree.leaves((carry, inputs))[0].shape[0]
-        chunk = min(side_by_side, num_agents)
+        chunk = even_chunk(side_by_side, num_agents)
         # One agent at a time runs without a batch axis: XLA's plain kernels.
         fn = _unbatched(agent_fn) if chunk == 1 else jax.vmap(agent_fn)
         output_shape = jax.eval_shape(jax.vmap(agent_fn), carry, inputs)[1]
@@ -127,6 +127,33 @@ def map_agents(
         return state
 
     return lambda carry, inputs: over_devices(mapped)(carry, inputs)
+
+
+def even_chunk(wanted: int, num_agents: int) -> int:
+    """How many agents go side by side, so that the same number goes each time.
+
+    A rest of fewer agents would be a second copy of all of training in the program, and
+    twice the time to compile it. The nearest divisor of N between a half and one and a
+    half of what is wanted leaves no rest; where N has none, there is one.
+
+    Args:
+      wanted: c, one or more.
+      num_agents: N, of one device.
+
+    Example:
+      >>> [even_chunk(10, num_agents) for num_agents in (6, 16, 26, 100, 23)]
+      [6, 8, 13, 10, 10]
+      >>> even_chunk(1, 7)
+      1
+    """
+    if wanted == IN_PLACE or num_agents <= wanted:
+        return min(wanted, num_agents)
+    near = [
+        size
+        for size in range(max(2, -(-wanted // 2)), wanted * 3 // 2 + 1)
+        if num_agents % size == 0
+    ]
+    return min(near, key=lambda size: (abs(size - wanted), size), default=wanted)
 
 
 def _unbatched(agent_fn: Callable) -> Callable:
