@@ -80,7 +80,11 @@ def section(root: Path, study: Study) -> str:
     if (root / flagfile).exists():
         lines += [sentence(root / flagfile), ""]
     lines += ["```", f"python -m experiments.{experiment} --flagfile={flagfile}"]
-    lines += ["```", "", f"{len(runs)} runs; {environment(kept)}."]
+    lines += [
+        "```",
+        "",
+        f"{len(runs)} run{'s' if len(runs) > 1 else ''}; {environment(kept)}.",
+    ]
     metric = "accuracy" if "accuracy" in first_line(study.groups[0]) else _scalar(study)
     lines += [
         f"Cells are means over runs of the {metric.replace('_', ' ')}"
