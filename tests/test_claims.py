@@ -25,6 +25,7 @@ from experiments.claims import (
     verdicts,
 )
 from experiments.claims.__main__ import Options, main
+from experiments.engine import reading
 from experiments.keep import __main__ as keep
 from experiments.keep import kept_study as keeping
 from p2pjax.types import InputError
@@ -601,6 +602,25 @@ class TestKeep:
             for folder in (kept, once)
         ]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)
+
+    def test_a_summary_says_what_the_kept_numbers_say(self, tmp_path):
+        """Of runs with more digits than are kept; a second look changes nothing."""
+
+        def rows(scheme, agents):
+            return [
+                row | {"messages": 1e7 / 3, "agent_accuracy": agents}
+                for row in rows_of(scheme, [0, 1])
+            ]
+
+        both = [*rows("alone", [1 / 3, 1 / 7]), *rows("together", [2 / 3, 6 / 7])]
+        run = write_run(tmp_path / "1", FLAGS, both)
+        folder = keeping.keep("toy.study", [run], tmp_path / "results", False)
+        assert keeping.updated(folder)["rows"] == reading.summary(folder).rows
+        before = (folder / "summary.json").read_text()
+        keeping.update_summary(folder)
+        assert (folder / "summary.json").read_text() == before
+        assert "3333333.0" not in before
+        assert keeping.plain(2.0**80, 7) == 2.0**80
 
     def test_computes_what_takes_several_runs(self, tmp_path):
         """Gains and what a target took, though no run folder has a column of them."""

@@ -117,6 +117,7 @@ def keep(name: str, folders: Sequence[Path], results: Path, replace: bool) -> Pa
     (folder / "run.flags").write_text("\n".join(flags) + "\n")
     _write_summary(folder, summary)
     (folder / "runs.jsonl").write_text(lines_of(runs))
+    update_summary(folder)  # what is computed of several runs, of the digits kept
     return folder
 
 
@@ -293,7 +294,9 @@ def plain(value: Any, digits: int) -> Any:
         return value
     if not math.isfinite(value):
         return None  # JSON has no infinity
-    return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
+    if not value.is_integer():
+        value = float(f"{value:.{digits}g}")
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def _environment(parts: Sequence[FinishedRun]) -> Row:
