@@ -1,4 +1,7 @@
-"""The site: python -m sphinx -W docs docs/_build/html. Nothing is fetched."""
+"""The site: python -m sphinx -W docs docs/_build/html.
+
+Nothing is fetched, neither when it is built nor when it is read.
+"""
 
 import sys
 from pathlib import Path
@@ -16,9 +19,9 @@ copyright = "2026, the p2pjax authors"
 release = version = p2pjax.__version__
 
 extensions = [
+    "mathml",
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -36,6 +39,7 @@ napoleon_numpy_docstring = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "p2pjax"
 html_static_path = ["_static"]

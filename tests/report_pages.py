@@ -103,6 +103,41 @@ def scheme_rows(names, **others):
     ]
 
 
+def effect_rows(num_runs=2, num_rounds=3):
+    """Agents alone, together, asynchronous, and two of six that attack."""
+    made = []
+    for run in range(num_runs):
+        for number in range(1, num_rounds + 1):
+            shared = {"messages": 3 * number, "bytes": 100.0 * number}
+            together = [0.9, 0.4, 0.75, 0.8]
+            made += [
+                make_row(
+                    *("alone", run, number, 0.65),
+                    **{
+                        "messages": 0,
+                        "bytes": 0.0,
+                        "agent_accuracy": [0.5, 0.6, 0.7, 0.8],
+                    },
+                ),
+                make_row(
+                    *("together", run, number, 0.7),
+                    **{"accuracy_before": 0.65, "accuracy_after": 0.7},
+                    **{"agent_accuracy": together, **shared},
+                ),
+                make_row(
+                    *("waking", run, number, 0.6 + number / 100),
+                    **{"time": 2.5 * number, "agent_accuracy": together, **shared},
+                ),
+                make_row(
+                    *("attacked", run, number, 0.6),
+                    **{"attack_success": number / 10, "num_byzantine": 2},
+                    **{"from_attackers": 0.25, **shared},
+                    agent_accuracy=[None, 0.4, 0.6, None, 0.6, 0.8],
+                ),
+            ]
+    return made
+
+
 def json_line(row):
     return json.dumps(row) + "\n"
 

@@ -76,7 +76,7 @@ def refused(report_on, capsys):
 def test_level_study(folder, page):
     rows = level_rows()
     made = page(folder(rows))
-    assert len(made.all("svg", "chart")) == 6
+    assert len(made.all("svg", "chart")) == 7
     (curves,) = made.charts("Accuracy over rounds")
     assert num_points(curves) == [4, 4, 4]
     assert sum(tag == "polygon" for tag, *_ in curves) == 3
@@ -218,7 +218,7 @@ def test_compares_folders(folder, page, tmp_path):
     second = folder(level_rows((50, 80)), "second", flags="--seed=4\n--per_sample\n")
     made = page(first, second)
     assert not (second / "report.html").exists()
-    assert len(made.all("svg", "chart")) == 12
+    assert len(made.all("svg", "chart")) == 13
     assert [num_points(one) for one in made.charts("Accuracy over rounds")] == [
         [4, 4, 4],
         [4, 4],

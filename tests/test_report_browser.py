@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from report_pages import (
     Page,
+    effect_rows,
     learned_table,
     level_rows,
     peer_runs,
@@ -53,6 +54,7 @@ def test_in_browser(tmp_path, width, dark):
         write_folder(tmp_path, level_rows(), "levels"),
         write_folder(tmp_path, scheme_rows(names, **agents), "schemes"),
         write_folder(tmp_path, rows, "peers", links=links),
+        write_folder(tmp_path, effect_rows(), "effects"),
     ]
     folders = [reading.read_folder(path, path.name) for path in paths]
     measured, picture = tmp_path / "measured.html", tmp_path / "report.png"

@@ -1,7 +1,8 @@
 """Draws who listens to whom while PANM learns it: python docs/pictures/who_listens.py.
 
 Sixteen agents of four clusters, whose digits are turned by 0, 90, 180 and 270 degrees.
-An animated GIF, a frame per round.
+An animated GIF, a frame per round. Stages have to fit: with 5 candidates and a second
+stage from round 9, .73 of the links were inside clusters at most, and .40 in the end.
 """
 
 from pathlib import Path
@@ -18,7 +19,7 @@ from matplotlib.animation import FuncAnimation, PillowWriter
 import p2pjax as pj
 
 OUT = Path(__file__).with_suffix(".gif")
-NUM_AGENTS, NUM_ROUNDS = 16, 24
+NUM_AGENTS, NUM_ROUNDS, SECOND_STAGE = 16, 32, 16
 COLORS = ("#1b6ca8", "#b3541e", "#2e7d32", "#6a1b9a")
 
 
@@ -33,9 +34,9 @@ def links() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         optax.adam(3e-3),
         batch_size=16,
         num_peers=3,
-        num_candidates=5,
-        second_stage=9,
-        matching_every=3,
+        num_candidates=8,
+        second_stage=SECOND_STAGE,
+        matching_every=4,
     )
     heard = np.zeros((NUM_ROUNDS, NUM_AGENTS, NUM_AGENTS), bool)
     accuracy = np.zeros(NUM_ROUNDS)
@@ -59,13 +60,14 @@ def main() -> None:
     place = np.empty(NUM_AGENTS, int)
     place[order] = np.arange(NUM_AGENTS)
     x, y = x[place], y[place]
-    figure, axes = plt.subplots(figsize=(4, 4.3), dpi=72, layout="constrained")
+    heard &= ~np.eye(NUM_AGENTS, dtype=bool)
+    inside = (heard & (cluster[:, None] == cluster)).sum((1, 2)) / heard.sum((1, 2))
+    print("share of links inside clusters, by round:", inside.round(2).tolist())
+    figure, axes = plt.subplots(figsize=(4, 4.5), dpi=72, layout="constrained")
 
     def draw(t: int) -> None:
         axes.clear()
         for agent, peer in zip(*np.nonzero(heard[t]), strict=True):
-            if agent == peer:
-                continue
             same = cluster[agent] == cluster[peer]
             axes.plot(
                 [x[agent], x[peer]],
@@ -75,7 +77,12 @@ def main() -> None:
                 zorder=2 if same else 1,
             )
         axes.scatter(x, y, s=120, c=[COLORS[c] for c in cluster], zorder=3)
-        axes.set_title(f"round {t + 1}, accuracy {accuracy[t]:.2f}", size=11)
+        stage = "first" if t + 1 < SECOND_STAGE else "second"
+        axes.set_title(
+            f"round {t + 1}, {stage} stage: {inside[t]:.0%} of links inside clusters\n"
+            f"mean accuracy {accuracy[t]:.2f}",
+            size=10,
+        )
         axes.set_xlim(-1.2, 1.2)
         axes.set_ylim(-1.2, 1.2)
         axes.set_aspect("equal")

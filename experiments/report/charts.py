@@ -231,4 +231,8 @@ def _group(one: Series, drawn: str) -> str:
 
 
 def _shortened(label: str, length: int = 20) -> str:
-    return label if len(label) <= length else label[: length - 1] + "\u2026"
+    """Both ends, which tell settings apart."""
+    if len(label) <= length:
+        return label
+    end = length // 2 - 1
+    return f"{label[: length - 1 - end]}\u2026{label[-end:]}"

@@ -11,7 +11,8 @@ from experiments.engine.reading import key_of
 from experiments.engine.row_kinds import Row
 from experiments.engine.summary import Runs
 from experiments.report import markup
-from experiments.report.measures import setting_text
+from experiments.report.charts import Line, Point
+from experiments.report.measures import label, setting_text
 from experiments.report.reading import Folder, SchemeRows
 
 COLUMNS = {
@@ -30,11 +31,36 @@ def gains(folder: Folder) -> list[Row]:
     The lowest tenth is what a tenth of the agents does not reach, the highest tenth
     what a tenth is above.
     """
-    schemes = summary.by_scheme(
-        row for scheme in folder.cases for row in scheme.last_rows if _has_agents(row)
-    )
+    schemes = _schemes(folder)
     found = {key_of(next(iter(runs.values()))[-1]): runs for runs in schemes}
     return [_gain(found.get(key_of(one.rows[0])), schemes) for one in folder.cases]
+
+
+def agent_gains(folder: Folder) -> list[Line]:
+    """Gains of agents over learning alone: sorted in every run, then the mean."""
+    schemes = _schemes(folder)
+    found = {key_of(next(iter(runs.values()))[-1]): runs for runs in schemes}
+    lines = []
+    for one in folder.cases:
+        runs, name = found.get(key_of(one.rows[0])), label(one)
+        last = None if runs is None else next(iter(runs.values()))[-1]
+        alone = None if last is None else summary.alone_for(last, schemes)
+        of_runs = summary.gains_over(runs, alone) if runs and alone else []
+        values = []
+        if len({len(gains) for gains in of_runs}) == 1:
+            values = np.sort(of_runs, axis=1).mean(0).tolist()
+        points = [
+            Point(rank, *(gain,) * 3, f"{name}, agent {rank}: {gain:+.4f}")
+            for rank, gain in enumerate(values, 1)
+        ]
+        lines.append(Line(name, points))
+    return lines
+
+
+def _schemes(folder: Folder) -> list[Runs]:
+    return summary.by_scheme(
+        row for scheme in folder.cases for row in scheme.last_rows if _has_agents(row)
+    )
 
 
 def _gain(runs: Runs | None, schemes: Sequence[Runs]) -> Row:

@@ -29,6 +29,10 @@ MEANS = {
     "examples": "examples",
     "balanced": "balanced_accuracy",
     "worst class": "worst_class_accuracy",
+    "simulated time": "time",
+    "attackers": "num_byzantine",
+    "from attackers": "from_attackers",
+    "attack success": "attack_success",
     "rejected a round": "rejected",
     "server deviation": "server_stddev",
     "from its 5%": "server_stddev_low",
@@ -39,6 +43,7 @@ MEANS = {
     "KL to cavity": "cavity_divergence",
     "factor precision": "factor_precision",
 }
+SCORES = ("before averaging", "after averaging")
 
 
 def num_agents(folder: Folder) -> int:
@@ -88,14 +93,22 @@ def by_rank(case: SchemeRows, name: str) -> np.ndarray:
     """A value per agent `[N]`, smallest first: sorted in every run, then the mean.
 
     Empty where some run does not have it, finite and for the same number of agents.
+    Agents that attack are left out where they have none.
     """
-    lists: list[Any] = [row.get(name) for row in case.last_rows]
+    lists: list[Any] = [_of_judged(row, name) for row in case.last_rows]
     if not all(isinstance(one, list) for one in lists):
         return np.zeros(0)
     if len({len(one) for one in lists}) != 1:
         return np.zeros(0)
     values = np.array([[_number(value) for value in one] for one in lists])
     return np.sort(values, 1).mean(0) if np.isfinite(values).all() else np.zeros(0)
+
+
+def _of_judged(row: Row, name: str) -> Any:
+    values = row.get(name)
+    if isinstance(values, list) and values.count(None) == row.get("num_byzantine", 0):
+        return [value for value in values if value is not None]
+    return values
 
 
 def _worst_decile(accuracies: np.ndarray) -> float:
@@ -155,6 +168,37 @@ def _by_round(case: SchemeRows) -> dict[int, list[Row]]:
     for row in case.rows:
         by_round.setdefault(row["round"], []).append(row)
     return {number: by_round[number] for number in sorted(by_round)}
+
+
+def over_time(folder: Folder) -> list[Line]:
+    """Accuracy over simulated time; no point where none is known."""
+    lines = []
+    for case in folder.cases:
+        points = []
+        for number, rows in _by_round(case).items():
+            time = over_runs(rows, "time")["median"]
+            about = f"{label(case)}, time {time:.4g} (round {number})"
+            if math.isfinite(time):
+                points.append(_point(time, rows, about))
+        lines.append(Line(label(case), points))
+    return lines
+
+
+def score_series(folder: Folder) -> list[tuple[str, list[Series]]]:
+    """Accuracy before and after averaging, a point each, where both are known."""
+    rows = []
+    for case in folder.cases:
+        points = [
+            _point(0, case.last_rows, f"{label(case)}, {said}", MEANS[said])
+            for said in SCORES
+        ]
+        if all(math.isfinite(point.middle) for point in points):
+            series = [
+                Series(said, [point], style)
+                for style, (said, point) in enumerate(zip(SCORES, points, strict=True))
+            ]
+            rows.append((label(case), series))
+    return rows
 
 
 def trails(folder: Folder) -> list[Line]:

@@ -6,14 +6,20 @@ scale, and is empty where none does.
 
 import math
 from collections.abc import Sequence
-from html import escape
 
-from experiments.report import charts, comparisons, graphs, markup, measures, svg
+from experiments.report import (
+    charts,
+    comparisons,
+    effects,
+    graphs,
+    markup,
+    measures,
+    svg,
+)
 from experiments.report.charts import Series
+from experiments.report.figures import ACCURACY, card, common_axis, figure, visible, xs
 from experiments.report.reading import Folder
-from experiments.report.svg import Axis
 
-ACCURACY = "accuracy (mean over agents)"
 _X_LABELS = {
     "level": "averaging level (%)",
     "group_size": "agents that average together",
@@ -58,36 +64,69 @@ def in_cluster(folders: Sequence[Folder]) -> str:
     )
 
 
+def attacks(folders: Sequence[Folder]) -> str:
+    """How well attackers do."""
+    return _over_rounds(
+        folders,
+        "attack_success",
+        "Success of the attack over rounds",
+        "share of triggered examples",
+        "Share of the test examples with the attackers' trigger that models of honest "
+        "agents take for what the attackers want; median over runs, band from the 40th "
+        "to the 60th percentile.",
+    )
+
+
+def over_time(folders: Sequence[Folder]) -> str:
+    """Accuracy over simulated time."""
+    styled = charts.styled([measures.over_time(one) for one in folders])
+    y = common_axis(styled, ACCURACY)
+    title = "Accuracy over simulated time"
+    figures = []
+    for folder, lines in zip(folders, map(visible, styled), strict=True):
+        if lines:
+            x = svg.tight_axis("simulated time", [0, *xs(lines)])
+            chart = charts.line_chart(title, lines, x, y)
+            figures.append(figure(folder, chart + charts.legend(lines)))
+    return markup.section(
+        title,
+        "Of methods whose agents wake by themselves: in a unit of time each is awake "
+        "once in the mean, if the method says nothing else. Medians over runs; the "
+        "band is from the 40th to the 60th percentile.",
+        figures,
+    )
+
+
 def _over_rounds(
     folders: Sequence[Folder], metric: str, title: str, y_label: str, note: str
 ) -> str:
     styled = charts.styled([measures.curves(one, metric) for one in folders])
-    y = _common_axis(styled, y_label)
+    y = common_axis(styled, y_label)
     figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
+    for folder, lines in zip(folders, map(visible, styled), strict=True):
         if lines:
-            x = svg.tight_axis("rounds", [0, *_xs(lines)])
+            x = svg.tight_axis("rounds", [0, *xs(lines)])
             chart = charts.line_chart(title, lines, x, y)
-            figures.append(_figure(folder, chart + charts.legend(lines)))
+            figures.append(figure(folder, chart + charts.legend(lines)))
     return markup.section(title, note, figures)
 
 
 def finals(folders: Sequence[Folder]) -> str:
     """Final accuracy over what the study varied, or over methods."""
     styled = charts.styled([measures.finals(one) for one in folders])
-    y = _common_axis(styled, ACCURACY)
+    y = common_axis(styled, ACCURACY)
     title = "Final accuracy"
     figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
+    for folder, lines in zip(folders, map(visible, styled), strict=True):
         key = measures.compared_setting(folder)
         if lines and key:
             make_axis = svg.doubling_axis if key == "group_size" else svg.tight_axis
-            x = make_axis(_X_LABELS.get(key, key.replace("_", " ")), _xs(lines))
+            x = make_axis(_X_LABELS.get(key, key.replace("_", " ")), xs(lines))
             chart = charts.line_chart(title, lines, x, y, bars=True)
-            figures.append(_figure(folder, chart + charts.legend(lines)))
+            figures.append(figure(folder, chart + charts.legend(lines)))
         elif lines:
             chart = charts.dot_plot(title, [(a.label, [a]) for a in lines], y)
-            figures.append(_figure(folder, chart))
+            figures.append(figure(folder, chart))
     return markup.section(
         title,
         "At the last round: median over runs; bars from the 40th to the 60th "
@@ -105,19 +144,19 @@ def agents(folders: Sequence[Folder]) -> str:
         ]
     )
     spreads = charts.styled([measures.agent_spreads(one) for one in folders])
-    y = _common_axis(by_rank, "accuracy of an agent")
+    y = common_axis(by_rank, "accuracy of an agent")
     figures = []
     for folder, lines, rows in zip(
-        folders, map(_visible, by_rank), map(_visible, spreads), strict=True
+        folders, map(visible, by_rank), map(visible, spreads), strict=True
     ):
         if lines:
-            x = svg.tight_axis("agents, worst to best (rank)", _xs(lines))
+            x = svg.tight_axis("agents, worst to best (rank)", xs(lines))
             chart = charts.line_chart("Agents, worst to best", lines, x, y)
             chart += charts.legend(lines)
             chart += charts.dot_plot(
                 "Median agent, worst and best tenth", [(a.label, [a]) for a in rows], y
             )
-            figures.append(_figure(folder, chart))
+            figures.append(figure(folder, chart))
     return markup.section(
         "Accuracy of the agents",
         "At the last round: sorted in every run, then the mean over runs. Below, the "
@@ -130,14 +169,14 @@ def agents(folders: Sequence[Folder]) -> str:
 def clusters(folders: Sequence[Folder]) -> str:
     """Accuracy of the agents of each true cluster."""
     found = [measures.cluster_series(one) for one in folders]
-    x = _common_axis([row for rows in found for _, row in rows], ACCURACY)
+    x = common_axis([row for rows in found for _, row in rows], ACCURACY)
     figures = []
     for folder, rows in zip(folders, found, strict=True):
         if rows:
             chart = charts.dot_plot("Accuracy of true clusters", rows, x)
             own = {one.style: one for _, row in rows for one in row}
             names = [own[cluster] for cluster in sorted(own)]
-            figures.append(_figure(folder, chart + charts.legend(names)))
+            figures.append(figure(folder, chart + charts.legend(names)))
     return markup.section(
         "Accuracy of true clusters",
         "At the last round: the mean over the agents of a cluster, median over runs; "
@@ -157,7 +196,7 @@ def communication(folders: Sequence[Folder]) -> str:
     )
     figures = []
     for folder, lines, ends in zip(folders, styled, all_ends, strict=True):
-        largest = max(_xs(_visible(lines)), default=0.0)
+        largest = max(xs(visible(lines)), default=0.0)
         if largest > 0:  # else nothing was sent, or no agent counted
             unit, name = measures.byte_unit(largest)
             x = svg.tight_axis(f"sent per agent ({name})", [0, largest / unit])
@@ -168,7 +207,7 @@ def communication(folders: Sequence[Folder]) -> str:
             ends = [charts.scaled(end, 1 / unit) for end in ends]
             title = "Accuracy over bytes sent"
             chart = charts.pareto_chart(title, scaled, ends, x, y)
-            figures.append(_figure(folder, chart + _front_legend(lines, ends)))
+            figures.append(figure(folder, chart + _front_legend(lines, ends)))
     return markup.section(
         "Communication",
         "Accuracy over what an agent has sent so far, medians over runs, from where "
@@ -182,16 +221,16 @@ def communication(folders: Sequence[Folder]) -> str:
 def best(folders: Sequence[Folder]) -> str:
     """The best accuracy of a scheme and what it took to come there."""
     styled = charts.styled([measures.best_points(one) for one in folders])
-    y = _common_axis(styled, "best accuracy (mean over agents)")
+    y = common_axis(styled, "best accuracy (mean over agents)")
     title = "Best accuracy over messages"
     figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
-        if max(_xs(lines), default=0.0) > 0:
-            x = svg.tight_axis("messages sent per agent", [0, *_xs(lines)])
+    for folder, lines in zip(folders, map(visible, styled), strict=True):
+        if max(xs(lines), default=0.0) > 0:
+            x = svg.tight_axis("messages sent per agent", [0, *xs(lines)])
             ends = [one.points for one in lines]
             trails = [one._replace(points=[]) for one in lines]
             chart = charts.pareto_chart(title, trails, ends, x, y)
-            figures.append(_figure(folder, chart + _front_legend(lines, ends)))
+            figures.append(figure(folder, chart + _front_legend(lines, ends)))
     return markup.section(
         title,
         "The best evaluation of every run and the messages that an agent had sent up "
@@ -215,12 +254,12 @@ def loads(folders: Sequence[Folder]) -> str:
             for one in folders
         ]
     )
-    y = _common_axis(styled, "messages sent", zero=True)
+    y = common_axis(styled, "messages sent", zero=True)
     title = "Messages of the agents"
     figures = []
-    for folder, lines in zip(folders, map(_visible, styled), strict=True):
+    for folder, lines in zip(folders, map(visible, styled), strict=True):
         if max((p.high for one in lines for p in one.points), default=0.0) > 0:
-            x = svg.tight_axis("agents, fewest to most (rank)", _xs(lines))
+            x = svg.tight_axis("agents, fewest to most (rank)", xs(lines))
             chart = charts.line_chart(title, lines, x, y)
             gini = {
                 measures.label(case): measures.over_runs(case.last_rows, "gini")
@@ -228,7 +267,7 @@ def loads(folders: Sequence[Folder]) -> str:
             }
             values = [gini[one.label]["median"] for one in lines]
             notes = [f" (Gini {v:.3f})" if math.isfinite(v) else "" for v in values]
-            figures.append(_figure(folder, chart + charts.legend(lines, notes)))
+            figures.append(figure(folder, chart + charts.legend(lines, notes)))
     return markup.section(
         title,
         "Sent up to the last round: sorted in every run, then the mean over runs. The "
@@ -238,7 +277,10 @@ def loads(folders: Sequence[Folder]) -> str:
     )
 
 
-CHARTS = (curves, finals, agents, clusters, communication, best, loads, in_cluster)
+CHARTS = (
+    *(curves, over_time, finals, effects.scores, agents, effects.gains, clusters),
+    *(communication, best, loads, attacks, in_cluster),
+)
 
 
 def who_received_from_whom(folders: Sequence[Folder]) -> str:
@@ -254,18 +296,18 @@ def who_received_from_whom(folders: Sequence[Folder]) -> str:
                 ending += f"<p>{share:.1%} of the messages inside clusters.</p>"
             drawing = graphs.network(f"Graph of {name}", found)
             if drawing and graphs.is_sparse(found):
-                figures.append(_card(caption, drawing + ending))
+                figures.append(card(caption, drawing + ending))
                 continue
             if drawing:
                 note = (
                     f"<p>Of each agent, the {graphs.NUM_STRONGEST} senders that "
                     "it received most from.</p>"
                 )
-                figures.append(_card(caption, note + drawing + ending))
+                figures.append(card(caption, note + drawing + ending))
             note = "<p>Messages of a receiver from a sender, sorted by cluster.</p>"
             heat_map = graphs.heat_map(f"Messages by pair of {name}", found)
             legend = graphs.shade_legend(found)
-            figures.append(_card(caption, note + heat_map + legend + ending))
+            figures.append(card(caption, note + heat_map + legend + ending))
     return markup.section(
         "Who received from whom",
         "Over the whole first run. Colours are true clusters; links between clusters "
@@ -319,6 +361,8 @@ def results_table(folders: Sequence[Folder]) -> str:
         "before and after averaging, the share of the most frequent training label in "
         "the agents' tests, examples learned from by an agent, gains over learning "
         "alone and the share of agents that lose by taking part are means, and so are "
+        "simulated time, numbers of attackers, the share of merged models that are "
+        "theirs and their success, "
         "accuracies balanced over classes, and of posteriors of weights their "
         "deviations, gates, divergences and the precision that a client's factor adds.",
         _columns([*_RESULTS, *known], folders),
@@ -342,37 +386,3 @@ def clusters_table(folders: Sequence[Folder]) -> str:
 
 def _columns(names: Sequence[str], folders: Sequence[Folder]) -> list[str]:
     return [name for name in names if name != "folder" or len(folders) > 1]
-
-
-def _common_axis(
-    lines_by_folder: Sequence[Sequence[Series]], label: str, zero: bool = False
-) -> Axis:
-    """One for all folders, so that they compare at a glance."""
-    heights = [
-        height
-        for lines in lines_by_folder
-        for one in lines
-        for point in one.points
-        for height in (point.low, point.high)
-    ]
-    return svg.enclosing_axis(label, [*heights, *([0.0] if zero else [])])
-
-
-def _visible(lines: Sequence[Series]) -> list[Series]:
-    return [one for one in lines if charts.segments(one.points)]
-
-
-def _xs(lines: Sequence[Series]) -> list[float]:
-    return [p.x for one in lines for p in one.points if math.isfinite(p.x)]
-
-
-def _figure(folder: Folder, content: str) -> str:
-    return _card(folder.name, content, is_finished=folder.is_finished)
-
-
-def _card(caption: str, content: str, is_finished: bool = True) -> str:
-    state = "" if is_finished else ' <span class="unfinished">unfinished</span>'
-    return (
-        f'<figure class="card"><figcaption>{escape(caption)}{state}</figcaption>'
-        f"{content}</figure>"
-    )
