@@ -341,6 +341,10 @@ def test_methods_are_compared_where_they_have_used_as_much(tmp_path):
     # After four messages of each agent the thrifty method has come further.
     assert order("messages")[:2] == [("rarely", "0.750"), ("often", "0.600")]
     assert order("messages", 2)[:2] == [("often", "0.500"), ("rarely", "0.500")]
+    # What was first evaluated beyond the budget is not said to be within it.
+    assert "Not so of" not in results.table(tmp_path, "messages", 2)
+    beyond = results.table(tmp_path, "messages", 1)
+    assert "Not so of often 2: so many messages had been used" in beyond
     assert order("bytes")[:2] == order("messages")[:2]
     assert order("examples", 20)[:2] == [("often", "0.600"), ("rarely", "0.500")]
 
