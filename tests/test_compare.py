@@ -292,6 +292,7 @@ def test_splits(parse, name):
         (("--network=nowhere:Net",), "Need a network that can be imported"),
         (("--split=by_user",), "Need users to split by, and digits has none"),
         (("--graph=file",), "Need --graph_file for --graph=file"),
+        (("--graph_file=edges.txt",), "Need --graph=file for --graph_file, got --gra"),
         (("--local_steps=2", "--local_epochs=2"), "got both: leave out one"),
         (("--methods=p2p_bn",), "add batch norm"),
         (("--dataset=nothing",), "nothing"),
