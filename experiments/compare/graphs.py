@@ -147,7 +147,7 @@ def graph_of(config: "Config") -> NamedGraph:
     """The graph that is named."""
     if config.graph_file is not None and config.graph != "file":
         raise InputError(
-            f"Need --graph=file for --graph_file, got --graph={config.graph}: leave one "
-            "of them out."
+            f"Need --graph=file for --graph_file, got --graph={config.graph}: leave "
+            "one of them out."
         )
     return GRAPHS[config.graph](config)
