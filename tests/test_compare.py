@@ -309,6 +309,15 @@ def test_refusals(run, tmp_path, capsys, args, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("network", ["cnn", "batch_norm_cnn"])
+def test_vectors_are_no_images(parse, own_npz, network):
+    from experiments.compare.study import make_jobs
+
+    args = "--dataset=npz", f"--data_dir={own_npz}", f"--network={network}"
+    with pytest.raises(InputError, match="Need images of height and width"):
+        make_jobs(parse(*TINY, *args, experiment="compare"))
+
+
 def rows_of(method, accuracies, per_round, rate=0.1, run=0):
     return [
         {
