@@ -1,5 +1,7 @@
 """`experiments.compare`: any method, any network, own data, equal budgets."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -196,6 +198,39 @@ def test_what_a_method_cannot_take_is_refused(parse, args, said):
 
     with pytest.raises(InputError, match=said):
         make_jobs(parse(*TINY, *args, experiment="compare"))
+
+
+def what_happens(parse, *args):
+    """What the program of one method does, and what it plans; or why it refuses."""
+    from experiments.compare.study import make_jobs
+
+    try:
+        (job,) = make_jobs(parse(*TINY, *args, experiment="compare"))
+    except InputError as refusal:
+        return str(refusal)
+    algorithm, data = job.program.algorithm, job.make_data()
+    plan = algorithm.plan(np.random.default_rng(0), data, 1)
+    one = jax.tree.map(lambda leaf: leaf[0], plan)
+    with jax.numpy_dtype_promotion("standard"):
+        state = jax.eval_shape(algorithm.init, job.key, data)
+        program = jax.make_jaxpr(lambda *now: algorithm.round(job.key, 0, *now, data))
+        traced = re.sub("0x[0-9a-f]+", "", str(program(one, state)))
+    return traced + str([np.asarray(leaf).tolist() for leaf in jax.tree.leaves(plan)])
+
+
+@pytest.mark.filterwarnings("ignore:D2", "ignore:SGP")
+@pytest.mark.parametrize("name", marked(METHODS, *set(METHODS) - {"dpsgd", "diple"}))
+def test_no_method_ignores_updates_or_losses(parse, name):
+    """What only some take is taken or refused; who sends nothing can lose nothing."""
+    args = (f"--methods={name}", "--split=rotated", "--degree=1", "--channels=2")
+    args += ("--network=batch_norm_cnn" if name == "p2p_bn" else "--network=mlp",)
+    plain = what_happens(parse, *args)
+    assert "Need" not in plain[:20]
+    given = ["--local_steps=3", "--local_epochs=3"]
+    if name not in ("local_only", "central"):
+        given.append("--loss_probability=0.4")
+    for one in given:
+        assert what_happens(parse, *args, one) != plain, f"{name} ignores {one}"
 
 
 def test_the_last_layer_of_other_networks_has_to_be_said(parse, tmp_path, monkeypatch):
