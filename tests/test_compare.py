@@ -209,7 +209,7 @@ def what_happens(parse, *args):
     except InputError as refusal:
         return str(refusal)
     algorithm, data = job.program.algorithm, job.make_data()
-    plan = algorithm.plan(np.random.default_rng(0), data, 1)
+    plan = algorithm.plan(np.random.default_rng(0), data, 5)  # losses may be drawn
     one = jax.tree.map(lambda leaf: leaf[0], plan)
     with jax.numpy_dtype_promotion("standard"):
         state = jax.eval_shape(algorithm.init, job.key, data)
