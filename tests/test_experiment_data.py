@@ -1,5 +1,6 @@
 """Data from everywhere: own arrays, TensorFlow Datasets, sqlite files of TFF."""
 
+import experiment_modules
 import jax
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from slow_cases import marked
 from sqlite_files import example, write_sqlite
 
 from experiments.engine import reading
+from experiments.engine.config import describe
 
 ONE_ROUND = ("--num_rounds=1", "--eval_every=1", "--batch_size=5")
 AVERAGING = (*ONE_ROUND, "--num_agents=2", "--levels=50", "--train_size=10")
@@ -60,6 +62,7 @@ SMALL = {
         "--graphs=ring",
     ),
     "heterogeneity": ("--num_agents=3",),
+    "fedcurv": (*ONE_ROUND, "--study=examples", "--methods=fedavg,majority"),
 }
 OF_IMAGES = (
     "mnist",
@@ -77,6 +80,14 @@ def check_rows(folder):
     """There are some, with numbers: losses, or divergences where nothing is trained."""
     found = [row.get("loss", row.get("jsd")) for row in reading.rows(folder)]
     assert found and np.isfinite(np.asarray(found, float)).all()
+
+
+def test_all_who_can_take_own_examples_are_tried():
+    """Texts, tasks of several data sets and generated vectors are no such examples."""
+    others = {"associative", "multi_task", "next_word"}
+    assert {*SMALL} == {*experiment_modules.NAMES} - others
+    for name in SMALL:
+        assert "npz" in describe(experiment_modules.EXPERIMENTS[name].config), name
 
 
 def layout(experiment, num_inputs, num_classes):
