@@ -152,6 +152,18 @@ def test_data_without_users_is_refused_where_users_are_agents(run, tmp_path, cap
     assert "at least 2 users are needed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("experiment", ["femnist", "vsn", "fedcurv"])
+def test_own_examples_without_users_are_refused_there(
+    run, tmp_path, capsys, experiment
+):
+    x = np.zeros((40, 8, 8), np.uint8)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 4)
+    args = (*SMALL[experiment], *layout(experiment, 64, 4), "--dataset=npz")
+    with pytest.raises(SystemExit):
+        run(*args, f"--data_dir={tmp_path / 'mine.npz'}", experiment=experiment)
+    assert "at least 2 users are needed, the people" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("experiment", marked(["femnist", "compare"], "compare"))
 def test_sqlite_files_of_tensorflow_federated(run, tmp_path, experiment):
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from experiments.engine.jobs import data_rng
 from experiments.fedcurv.config import POINTS, TEXTS, Config
 from p2pjax.datasets import partition, split
 from p2pjax.datasets._federate import federate_examples
-from p2pjax.datasets.loaders import embedding, points, senteval
+from p2pjax.datasets.loaders import embedding, needs, points, senteval
 from p2pjax.datasets.loaders.senteval import Texts
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData, InputError
@@ -49,13 +49,7 @@ def load_own(config: Config) -> Examples:
             f"{', '.join(FORMATS)}, got {config.dataset}."
         )
     found: Examples = load_dataset(config, config.dataset, dict, "", {})
-    if len(np.unique(found.user)) < 2:
-        raise InputError(
-            f"Need examples of two users or more, who are the agents, got one user in "
-            f"{config.dataset}: add an array user, or take experiments.compare, which "
-            "splits examples among agents."
-        )
-    return found
+    return needs.need_users(found, config.dataset)
 
 
 def _of_users(config: Config, examples: Examples, run: int) -> FederatedData:
