@@ -114,7 +114,7 @@ class TestOwnExamples:
             assert (np.sort(own, axis=1)[:, -2:] == 10).all()
         assert any((own != counts[0]).any() for own in counts)
         config, _ = self.populations(parse, tmp_path / "own.npz", "--num_agents=7")
-        with pytest.raises(InputError, match="at least 7 users are needed, .* found 6"):
+        with pytest.raises(InputError, match="Need 7 users, .* has 6: lower"):
             study.load(config)(0)
 
     @pytest.mark.parametrize("num_classes", [4, 10])

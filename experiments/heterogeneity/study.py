@@ -18,7 +18,7 @@ from experiments.engine.jobs import Measurement, data_rng
 from experiments.heterogeneity import practical
 from experiments.heterogeneity.config import IMAGES, LOADERS, Config
 from p2pjax.datasets import label_skew
-from p2pjax.datasets.loaders import digits, mnist, needs, speakers, text
+from p2pjax.datasets.loaders import digits, mnist, speakers, text
 from p2pjax.datasets.loaders.text import Corpus
 from p2pjax.datasets.stacking import Examples
 from p2pjax.evaluation import statistics
@@ -130,8 +130,12 @@ def _of_splits(
 
 def _of_users(config: Config, name: str, examples: Examples, run: int) -> Histograms:
     """Some of the users, drawn for the run, with all of their examples."""
-    needs.need_users(examples, name, config.num_agents)
     users = np.unique(examples.user)
+    if len(users) < config.num_agents:
+        raise InputError(
+            f"Need {config.num_agents} users, one per agent, but the data has "
+            f"{len(users)}: lower --num_agents."
+        )
     drawn = data_rng(config, run).permutation(users)[: config.num_agents]
     rows = [np.flatnonzero(examples.user == user) for user in drawn]
     return {name: label_skew.histograms(examples.y, rows, examples.num_classes)}

@@ -38,7 +38,8 @@ def load_examples(config: Config) -> Examples:
         "generated sensors are used",
         {"vsn": vsn.load},
     )
-    return needs.need_users(found, config.dataset or "sensors", config.num_agents)
+    num_users = min(2, config.num_agents)
+    return needs.need_users(found, config.dataset or "sensors", num_users)
 
 
 def make_data(config: Config, examples: Examples, run: int) -> FederatedData:
