@@ -2,8 +2,9 @@
 
     python -m experiments [NAME...]
 
-A flagfile says in its first comment what it is and in `# size: ...; time: ...` whether
-it is quick, scaled down or of the paper's sizes, and how long it takes on two cores.
+A flagfile says in its first comments what it is and in `# size: ...; time: ...`, a line
+of its own, whether it is quick, scaled down or of the paper's sizes, and how long it
+takes on two cores.
 """
 
 import dataclasses
@@ -63,14 +64,15 @@ def describe(path: Path) -> Flagfile:
         if not line.startswith("#"):
             break
         comments.append(line.removeprefix("#").strip())
-    said = " ".join(comments)
-    facts = re.search(r"\s*size: (\w+); time: (.*)$", said)
-    if facts is None or facts[1] not in SIZES:
+    facts = [re.fullmatch(r"size: (\w+); time: (.*)", line) for line in comments]
+    found = next((one for one in facts if one is not None), None)
+    if found is None or found[1] not in SIZES:
         raise InputError(
             f"Need a comment such as '# size: quick; time: about a minute on two "
-            f"cores' at the top of {path}, got '{said}'."
+            f"cores' at the top of {path}, got '{' '.join(comments)}'."
         )
-    return Flagfile(path, said[: facts.start()], facts[1], facts[2])
+    said = [line for line, fact in zip(comments, facts, strict=True) if fact is None]
+    return Flagfile(path, " ".join(said), found[1], found[2])
 
 
 def main(options: Options, arguments: list[str]) -> None:

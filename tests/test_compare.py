@@ -1,5 +1,7 @@
 """`experiments.compare`: any method, any network, own data, equal budgets."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -198,6 +200,39 @@ def test_what_a_method_cannot_take_is_refused(parse, args, said):
         make_jobs(parse(*TINY, *args, experiment="compare"))
 
 
+def what_happens(parse, *args):
+    """What the program of one method does, and what it plans; or why it refuses."""
+    from experiments.compare.study import make_jobs
+
+    try:
+        (job,) = make_jobs(parse(*TINY, *args, experiment="compare"))
+    except InputError as refusal:
+        return str(refusal)
+    algorithm, data = job.program.algorithm, job.make_data()
+    plan = algorithm.plan(np.random.default_rng(0), data, 5)  # losses may be drawn
+    one = jax.tree.map(lambda leaf: leaf[0], plan)
+    with jax.numpy_dtype_promotion("standard"):
+        state = jax.eval_shape(algorithm.init, job.key, data)
+        program = jax.make_jaxpr(lambda *now: algorithm.round(job.key, 0, *now, data))
+        traced = re.sub("0x[0-9a-f]+", "", str(program(one, state)))
+    return traced + str([np.asarray(leaf).tolist() for leaf in jax.tree.leaves(plan)])
+
+
+@pytest.mark.filterwarnings("ignore:D2", "ignore:SGP")
+@pytest.mark.parametrize("name", marked(METHODS, *set(METHODS) - {"dpsgd", "diple"}))
+def test_no_method_ignores_updates_or_losses(parse, name):
+    """What only some take is taken or refused; who sends nothing can lose nothing."""
+    args = (f"--methods={name}", "--split=rotated", "--degree=1", "--channels=2")
+    args += ("--network=batch_norm_cnn" if name == "p2p_bn" else "--network=mlp",)
+    plain = what_happens(parse, *args)
+    assert "Need" not in plain[:20]
+    given = ["--local_steps=3", "--local_epochs=3"]
+    if name not in ("local_only", "central"):
+        given.append("--loss_probability=0.4")
+    for one in given:
+        assert what_happens(parse, *args, one) != plain, f"{name} ignores {one}"
+
+
 def test_the_last_layer_of_other_networks_has_to_be_said(parse, tmp_path, monkeypatch):
     from experiments.compare.study import make_jobs
 
@@ -292,6 +327,7 @@ def test_splits(parse, name):
         (("--network=nowhere:Net",), "Need a network that can be imported"),
         (("--split=by_user",), "Need users to split by, and digits has none"),
         (("--graph=file",), "Need --graph_file for --graph=file"),
+        (("--graph_file=edges.txt",), "Need --graph=file for --graph_file, got --gra"),
         (("--local_steps=2", "--local_epochs=2"), "got both: leave out one"),
         (("--methods=p2p_bn",), "add batch norm"),
         (("--dataset=nothing",), "nothing"),
@@ -306,6 +342,15 @@ def test_refusals(run, tmp_path, capsys, args, message):
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("network", ["cnn", "batch_norm_cnn"])
+def test_vectors_are_no_images(parse, own_npz, network):
+    from experiments.compare.study import make_jobs
+
+    args = "--dataset=npz", f"--data_dir={own_npz}", f"--network={network}"
+    with pytest.raises(InputError, match="Need images of height and width"):
+        make_jobs(parse(*TINY, *args, experiment="compare"))
 
 
 def rows_of(method, accuracies, per_round, rate=0.1, run=0):
@@ -341,6 +386,10 @@ def test_methods_are_compared_where_they_have_used_as_much(tmp_path):
     # After four messages of each agent the thrifty method has come further.
     assert order("messages")[:2] == [("rarely", "0.750"), ("often", "0.600")]
     assert order("messages", 2)[:2] == [("often", "0.500"), ("rarely", "0.500")]
+    # What was first evaluated beyond the budget is not said to be within it.
+    assert "Not so of" not in results.table(tmp_path, "messages", 2)
+    beyond = results.table(tmp_path, "messages", 1)
+    assert "Not so of often 2: so many messages had been used" in beyond
     assert order("bytes")[:2] == order("messages")[:2]
     assert order("examples", 20)[:2] == [("often", "0.600"), ("rarely", "0.500")]
 

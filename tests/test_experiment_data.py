@@ -1,5 +1,6 @@
 """Data from everywhere: own arrays, TensorFlow Datasets, sqlite files of TFF."""
 
+import experiment_modules
 import jax
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from slow_cases import marked
 from sqlite_files import example, write_sqlite
 
 from experiments.engine import reading
+from experiments.engine.config import describe
 
 ONE_ROUND = ("--num_rounds=1", "--eval_every=1", "--batch_size=5")
 AVERAGING = (*ONE_ROUND, "--num_agents=2", "--levels=50", "--train_size=10")
@@ -59,6 +61,8 @@ SMALL = {
         "--methods=dpsgd",
         "--graphs=ring",
     ),
+    "heterogeneity": ("--num_agents=3",),
+    "fedcurv": (*ONE_ROUND, "--study=examples", "--methods=fedavg,majority"),
 }
 OF_IMAGES = (
     "mnist",
@@ -68,7 +72,22 @@ OF_IMAGES = (
     "virtual",
     "robustness",
     "protocols",
+    "heterogeneity",
 )
+
+
+def check_rows(folder):
+    """There are some, with numbers: losses, or divergences where nothing is trained."""
+    found = [row.get("loss", row.get("jsd")) for row in reading.rows(folder)]
+    assert found and np.isfinite(np.asarray(found, float)).all()
+
+
+def test_all_who_can_take_own_examples_are_tried():
+    """Texts, tasks of several data sets and generated vectors are no such examples."""
+    others = {"associative", "multi_task", "next_word"}
+    assert {*SMALL} == {*experiment_modules.NAMES} - others
+    for name in SMALL:
+        assert "npz" in describe(experiment_modules.EXPERIMENTS[name].config), name
 
 
 def layout(experiment, num_inputs, num_classes):
@@ -102,7 +121,7 @@ def test_own_npz(run, tmp_path, experiment):
         f"--data_dir={tmp_path / 'mine.npz'}",
         experiment=experiment,
     )
-    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
+    check_rows(folder)
 
 
 @pytest.mark.parametrize("experiment", marked(OF_IMAGES, *OF_IMAGES[1:]))
@@ -118,7 +137,7 @@ def test_tensorflow_datasets(run, tmp_path, experiment):
             "--download",
             experiment=experiment,
         )
-    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
+    check_rows(folder)
 
 
 def test_data_without_users_is_refused_where_users_are_agents(run, tmp_path, capsys):
@@ -131,6 +150,18 @@ def test_data_without_users_is_refused_where_users_are_agents(run, tmp_path, cap
         run(*SMALL["femnist"], "--dataset=tfds:mnist", folder, "--download")
     assert exit_info.value.code == 2
     assert "at least 2 users are needed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("experiment", ["femnist", "vsn", "fedcurv"])
+def test_own_examples_without_users_are_refused_there(
+    run, tmp_path, capsys, experiment
+):
+    x = np.zeros((40, 8, 8), np.uint8)
+    np.savez(tmp_path / "mine.npz", x=x, y=np.arange(40) % 4)
+    args = (*SMALL[experiment], *layout(experiment, 64, 4), "--dataset=npz")
+    with pytest.raises(SystemExit):
+        run(*args, f"--data_dir={tmp_path / 'mine.npz'}", experiment=experiment)
+    assert "at least 2 users are needed, the people" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("experiment", marked(["femnist", "compare"], "compare"))
@@ -154,7 +185,7 @@ def test_sqlite_files_of_tensorflow_federated(run, tmp_path, experiment):
         f"--data_dir={path}",
         experiment=experiment,
     )
-    assert np.isfinite([row["loss"] for row in reading.rows(folder)]).all()
+    check_rows(folder)
 
 
 @pytest.mark.parametrize("experiment", list(SMALL))

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from figure_contents import assert_drawn
 from scipy import stats
 
-from experiments.analysis import lines
+from experiments.analysis import figures, lines
+from experiments.engine import run_folder
 from p2pjax.evaluation import statistics
 
 
@@ -61,6 +63,9 @@ def test_methods_differ_in_colour_marker_and_dashes_levels_in_shade():
     methods = [f"method {letter}" for letter in "abcdefghijkl"]
     assert len({lines.color_of(i, methods) for i in range(12)}) == 12
     assert len({lines.marker_of(i) for i in range(12)}) == 12
+    assert (
+        len({(lines.color_of(i, methods), lines.marker_of(i)) for i in range(99)}) == 99
+    )
     levels = ["level_0", "level_60", "level_80"]
     shades = [lines.color_of(i, levels) for i in range(3)]
     assert len(set(shades)) == 3
@@ -78,3 +83,33 @@ def test_names_do_not_overlap():
     assert len(places) == 9
     assert np.diff(places).min() >= lines._GAP - 1e-9
     assert places[0] >= 0 and places[-1] <= 1
+
+
+def test_many_names_make_a_figure_higher():
+    figure, axes = lines.new_figure("x")
+    for number in range(43):
+        axes.plot([0, 1], [0, 1], label=f"line {number}")
+    lines.name_lines(axes)
+    places = sorted(text.get_position()[1] for text in axes.texts)
+    room = np.diff(places).min() * figure.get_figheight()
+    assert room >= 0.18  # inches, for letters of 8 points
+
+
+def test_costs_have_intervals_and_plain_ticks(tmp_path):
+    """A method that sends nothing is a level line; no curve is another's twin."""
+    rng = np.random.default_rng(0)
+    for name, each in (("dpsgd", 40), ("pens", 12), ("local_only", 0)):
+        for run, at in ((run, at) for run in range(4) for at in (1, 2, 3)):
+            row = {"messages": each * at, "bytes": 0, "accuracy": rng.uniform()}
+            one = {"scheme": name, "setting": {}, "run": run, "round": at} | row
+            run_folder.append(tmp_path, "metrics.jsonl", one)
+    figures.accuracy_by_messages(tmp_path)
+    _, axes = lines.new_figure("cost")
+    axes.plot([12, 120], [0, 1])
+    lines.cost_axis(axes)
+    axes.get_figure().draw_without_rendering()
+    shown = [text.get_text() for text in axes.get_xticklabels()]
+    assert {"20", "50", "100"} <= set(shown)
+    svg = (tmp_path / "accuracy_by_messages.svg").read_text()
+    assert svg.count('id="LineCollection_') == 3  # bars of each
+    assert_drawn(tmp_path, "accuracy_by_messages", "dpsgd", "pens", "local only")

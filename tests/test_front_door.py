@@ -704,6 +704,52 @@ class TestProtocolsOfOnesOwn:
             payloads.append(last.used.bytes)
         assert payloads[1] == 2 * payloads[0] > 0
 
+    @pytest.mark.parametrize(
+        ("what", "change", "said"),
+        [
+            ("kept", lambda models: (), "what agents keep .* got no params/layer_1"),
+            ("message", lambda models: {"params": {}}, "what agents send .* got no"),
+            (
+                "message",
+                lambda models: models | {"memory": models["params"]},
+                "got memory/layer_1/bias, which no model has",
+            ),
+            (
+                "kept",
+                lambda models: jax.tree.map(lambda leaf: leaf[1:], models),
+                r"bias of float32\[\d, 3\] instead of float32",
+            ),
+            ("models", lambda models: None, "what a protocol's receive returns"),
+        ],
+    )
+    def test_leaves_that_are_not_the_models(self, what, change, said):
+        """Which leaves travel is the engine's to say, not the protocol's."""
+        base = pj.protocols.dpsgd()
+
+        def send(*given):
+            found = base.send(*given)
+            return found._replace(**{what: change(found.message)})
+
+        def receive(*given):
+            models, state = base.receive(*given)
+            return change(models), state
+
+        own = base._replace(
+            **({"receive": receive} if what == "models" else {"send": send})
+        )
+        task = pj.classification(pj.nn.MLP((3, 2)), DATA)
+        for score_before in (False, True):
+            method = pj.gossip(
+                task,
+                optax.sgd(0.1),
+                own,
+                RING,
+                batch_size=BATCH,
+                score_before=score_before,
+            )
+            with pytest.raises(pj.InputError, match=said):
+                shapes_of_round(method)
+
     def test_a_learner_without_gradients_is_refused(self):
         task = pj.classification(pj.nn.MLP((3, 2)), DATA)
         learner = pj.gradient_descent(task, optax.sgd(0.1))._replace(gradient=None)

@@ -10,6 +10,7 @@ from experiments.engine import reading
 from experiments.heterogeneity import practical, study
 from p2pjax.datasets import label_skew
 from p2pjax.evaluation import statistics
+from p2pjax.types import InputError
 
 ARGS = ("--dataset=digits,speakers", "--num_agents=10")
 
@@ -88,6 +89,42 @@ class TestPractical:
         found = [dict(job.measure()) for job in jobs[2:]]
         assert found[0]["jsd_exact"] == practical.expected_jsd(0.04, 10, 10)
         assert len({row["jsd"] for row in found}) == 4
+
+
+class TestOwnExamples:
+    """An own file is by user, or in splits where it has no users."""
+
+    args = ("--dataset=npz", "--num_agents=5")
+
+    def populations(self, parse, path, *args):
+        flags = (*self.args, f"--data_dir={path}", *args)
+        config = parse(*flags, experiment="heterogeneity")
+        return config, [one.name for one in study.populations(config)]
+
+    def test_users_are_agents(self, parse, tmp_path):
+        """Six who each have one class and a half: five are drawn for a run."""
+        user = np.repeat(np.arange(6), 20)
+        y = np.where(np.arange(120) % 2, user, (user + 1) % 6)
+        np.savez(tmp_path / "own.npz", x=np.zeros((120, 3), "f"), y=y, user=user)
+        config, found = self.populations(parse, tmp_path / "own.npz")
+        assert found == ["npz_by_user"]
+        counts = [study.load(config)(run)["npz_by_user"] for run in range(4)]
+        for own in counts:
+            assert own.shape == (5, 6)
+            assert (np.sort(own, axis=1)[:, -2:] == 10).all()
+        assert any((own != counts[0]).any() for own in counts)
+        config, _ = self.populations(parse, tmp_path / "own.npz", "--num_agents=7")
+        with pytest.raises(InputError, match="Need 7 users, .* has 6: lower"):
+            study.load(config)(0)
+
+    @pytest.mark.parametrize("num_classes", [4, 10])
+    def test_without_users(self, parse, tmp_path, num_classes):
+        y = np.arange(200) % num_classes
+        np.savez(tmp_path / "own.npz", x=np.zeros((200, 3), "f"), y=y)
+        config, found = self.populations(parse, tmp_path / "own.npz")
+        splits = ["npz_iid", "npz_pathological"]
+        assert found == splits + ["npz_practical"] * (num_classes == 10)
+        assert {*study.load(config)(0)} == {*found}
 
 
 def test_runs_in_parts_are_those_of_the_whole(run):

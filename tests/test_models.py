@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from p2pjax.nn import cnn, encoder, gru, lstm
+from p2pjax.nn import batch_norm_cnn, cnn, encoder, gru, lstm
 from p2pjax.types import InputError
 
 WORDS = jnp.zeros((1, 10), jnp.int32)
@@ -97,6 +97,12 @@ def test_cnn_equals_plain_loops():
 def test_cnn_refuses_images_that_vanish():
     with pytest.raises(InputError, match="at least 6 x 6 positions before convolution"):
         num_parameters(cnn.cifar_cnn_code(), jnp.zeros((1, 8, 8)))
+
+
+@pytest.mark.parametrize("network", [cnn.CNN, batch_norm_cnn.BatchNormCNN])
+def test_convolutions_refuse_vectors(network):
+    with pytest.raises(InputError, match=r"images of height and width .* shape \(6,\)"):
+        num_parameters(network((2,), (4,), 10), jnp.zeros((1, 6)))
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])

@@ -42,6 +42,13 @@ def test_every_flagfile_says_its_size_and_time(name):
             assert "estimated" in one.time, one.path
 
 
+def test_what_stands_below_the_size_is_said_too(tmp_path):
+    path = tmp_path / "x.flags"
+    path.write_text("# One.\n# size: paper; time: 2 hours\n# Needs\n# all.\n--seed=1\n")
+    found = overview.describe(path)
+    assert (found.time, found.sentence) == ("2 hours", "One. Needs all.")
+
+
 def test_every_published_figure_is_on_a_page():
     pages = [path.read_text() for path in ROOT.glob("experiments/*/RESULTS.md")]
     for figure in (ROOT / "experiments" / "images").iterdir():

@@ -195,7 +195,7 @@ def test_compression_study(run):
     assert sent["choco_sign"] == 2 * 2 * (-(-size // 8) + scales)
     assert all(0 <= row["valid_accuracy"] <= 1 for row in found)
     shown = ("bytes sent by an agent", "choco sign", "exact", "local only")
-    assert_drawn(folder, "accuracy_by_bytes_ring", *shown, num_lines=2)
+    assert_drawn(folder, "accuracy_by_bytes_ring", *shown, num_lines=3)
 
 
 @pytest.mark.slow

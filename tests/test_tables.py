@@ -56,6 +56,21 @@ def test_no_kept_study_has_typed_numbers_as_well():
         assert not both, f"{name}: delete the typed numbers of {sorted(both)}"
 
 
+def test_tables_that_are_not_computed_say_so():
+    """They are earlier measurements, typed in, or what the authors print."""
+    for name in experiment_modules.NAMES:
+        page = (ROOT / "experiments" / name / "RESULTS.md").read_text()
+        before, rest = page.split(render.BEGIN)
+        after, _, earlier = rest.split(render.END)[1].partition(
+            "## Earlier measurements\n"
+        )
+        assert "\n|---" not in earlier or "typed in" in earlier[:200]
+        for part in (before, after):
+            for lead in part.split("\n|---")[:-1]:
+                said = " ".join(lead.split("\n\n")[-2].split())
+                assert re.search("typed in|authors print", said), f"{name}: {said}"
+
+
 def write_study(root, name, lines):
     folder = root / "results" / name
     folder.mkdir(parents=True)

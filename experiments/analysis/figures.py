@@ -9,7 +9,9 @@ from matplotlib.figure import Figure
 
 from experiments.analysis.lines import (
     color_of,
+    cost_axis,
     draw_lines,
+    draw_points,
     grouped,
     marker_of,
     name_lines,
@@ -17,6 +19,7 @@ from experiments.analysis.lines import (
 )
 from experiments.engine import reading
 from experiments.engine.row_kinds import Row
+from p2pjax.evaluation import statistics
 
 MAX_LINES = 6
 REFERENCE_ROUNDS = (30, 100, 200, 500, 1000)
@@ -84,7 +87,7 @@ def accuracy_by_messages(folder: Path, rows: list[Row] | None = None) -> None:
     """Accuracy against what it cost, means over runs; level lines where it is free.
 
     A level line is the best evaluation of a scheme that sends nothing. The points of a
-    scheme are its evaluations, the large one its best.
+    scheme are its evaluations with 95% intervals, the large one its best.
 
     Args:
       folder: of the run.
@@ -116,28 +119,35 @@ def _accuracy_by_cost(
     rows = rows or reading.rows(folder, ("accuracy", cost))
     lines = grouped(rows, lambda row: row["scheme"])
     figure, axes = new_figure(label)
-    for position, (scheme, same_scheme) in enumerate(lines.items()):
-        color = color_of(position, list(lines))
-        means = {
-            number: [
-                np.mean(np.asarray([row[metric] for row in same], float))
-                for metric in (cost, "accuracy")
-            ]
-            for number, same in grouped(same_scheme, lambda r: r["round"]).items()
-        }
-        spent, accuracy = np.array(list(means.values())).T
-        best, label = accuracy.argmax(), scheme.replace("_", " ")
-        if not spent.any():
-            axes.axhline(accuracy[best], color=color, linestyle="--", label=label)
+    found = {scheme: _by_cost(same, cost) for scheme, same in lines.items()}
+    every = [spent for points in found.values() for spent in points if spent > 0]
+    ends = (min(every), max(every)) if every else (1.0, 10.0)
+    for position, (scheme, points) in enumerate(found.items()):
+        best = max(points, key=lambda spent: points[spent]["mean"])
+        if not any(points):
+            level = dict.fromkeys(ends, points[best])
+            draw_points(axes, level, scheme, position, list(lines))
             continue
-        sends = spent > 0  # a logarithmic axis has no zero
-        marker = marker_of(position)
-        axes.plot(
-            spent[sends], accuracy[sends], f"{marker}-", c=color, ms=3, label=label
-        )
-        axes.plot(spent[best], accuracy[best], marker, color=color, ms=8)
-    axes.set_xscale("log")
+        # A logarithmic axis has no zero.
+        sending = {spent: point for spent, point in points.items() if spent > 0}
+        draw_points(axes, sending, scheme, position, list(lines))
+        color, marker = color_of(position, list(lines)), marker_of(position)
+        axes.plot(best, points[best]["mean"], marker, color=color, ms=9)
+    cost_axis(axes)
     save(figure, axes, folder, name)
+
+
+def _by_cost(rows: list[Row], cost: str) -> dict[float, dict[str, float]]:
+    """Of a scheme: accuracies by mean cost until then; the best where it is free."""
+    found: dict[float, dict[str, float]] = {}
+    for same in grouped(rows, lambda row: row["round"]).values():
+        spent = float(np.mean([row[cost] for row in same]))
+        point = statistics.over_runs(
+            np.asarray([row["accuracy"] for row in same], float)
+        )
+        if spent not in found or point["mean"] > found[spent]["mean"]:
+            found[spent] = point
+    return found
 
 
 def curves_by_round(
@@ -245,9 +255,9 @@ def accuracy_by_traffic(
 ) -> None:
     """Final accuracy against what an agent sent, means over runs.
 
-    What a server sends back is not counted. There is a panel per scheme, in it a line
-    per way of averaging with a point per value of its settings; a scheme that sends
-    nothing is a level line in the panels of others.
+    What a server sends back is not counted; bars are 95% intervals. There is a panel
+    per scheme, in it a line per way of averaging with a point per value of its
+    settings; a scheme that sends nothing is a level line in the panels of others.
 
     Args:
       folder: of the run.
@@ -266,27 +276,22 @@ def accuracy_by_traffic(
     titles = [", ".join(filter(None, key)).replace("_", " ") for key in sending]
     figure, grid = _panels(titles, "bytes sent by an agent")
     for axes, ((_, where), same) in zip(grid.flat, sending.items(), strict=False):
-        axes.set_xscale("log")
         for way, own in grouped(same, line).items():
             position = ways.index(way)
             by_setting = grouped(own, lambda row: str(row["setting"])).values()
             points = [one for one in by_setting if _sends(one)]
             if not points:
                 continue
-            means = [
-                [np.mean([row[name] for row in one]) for name in ("bytes", "accuracy")]
-                for one in points
-            ]
-            spent, accuracy = np.array(sorted(means)).T
-            color, marker = color_of(position, ways), marker_of(position)
-            label = way.replace("_", " ")
-            axes.plot(spent, accuracy, f"{marker}-", c=color, ms=4, label=label)
+            means = [item for o in points for item in _by_cost(o, "bytes").items()]
+            spent = dict(sorted(means, key=lambda item: item[0]))
+            draw_points(axes, spent, way, position, ways)
         for scheme, other in every:
             silent = every[scheme, other]
             if other == where and not _sends(silent):
                 mean = np.mean([row["accuracy"] for row in silent])
                 label = scheme.replace("_", " ")
                 axes.axhline(mean, color="#7F7F7F", ls="--", lw=1, label=label)
+        cost_axis(axes)
     save_with_legend(figure, grid[0, -1], folder, "accuracy_by_traffic")
 
 

@@ -14,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 from matplotlib.typing import ColorType
 
 from experiments.engine.run_folder import Row
@@ -41,6 +42,7 @@ _DASHES = ("-", (0, (5, 2)), (0, (2, 1)), (0, (6, 2, 1, 2)))
 _FEW_POINTS = 15  # up to which points have markers and bars, not a band
 _ENOUGH_RUNS = 3  # for intervals
 _GAP = 0.045  # between names of lines, of the height of the axes
+_NAME = 0.19  # inches of a name
 
 
 def is_ordered(names: Sequence[Any]) -> bool:
@@ -61,8 +63,8 @@ def color_of(position: int, names: Sequence[Any]) -> ColorType:
 
 
 def marker_of(position: int) -> str:
-    """Of the line at this position."""
-    return _MARKERS[position % len(_MARKERS)]
+    """Of the line at this position; no two of 144 have its colour as well."""
+    return _MARKERS[(position + position // len(_COLORS)) % len(_MARKERS)]
 
 
 def new_figure(x_label: str) -> tuple[Figure, Axes]:
@@ -113,18 +115,27 @@ def draw_lines(
     for position, (name, points) in enumerate(summaries.items()):
         if len(points) == 1 and xs:
             points = dict.fromkeys(xs, next(iter(points.values())))
-        _draw(axes, points, str(name).replace("_", " "), position, names)
+        draw_points(axes, points, str(name), position, names)
     return xs
 
 
-def _draw(
+def draw_points(
     axes: Axes,
-    points: dict[float, dict[str, float]],
-    label: str,
+    points: Mapping[float, dict[str, float]],
+    name: str,
     position: int,
     names: Sequence[Any],
 ) -> None:
-    x = list(points)
+    """Draws one line of means with their intervals.
+
+    Args:
+      axes: to draw in.
+      points: by place on the axis, what `statistics.over_runs` says of the runs.
+      name: of the line.
+      position: of the line among all names.
+      names: of all lines.
+    """
+    x, label = list(points), name.replace("_", " ")
     mean = np.asarray([point["mean"] for point in points.values()])
     width = np.asarray(
         [
@@ -150,8 +161,28 @@ def _draw(
         axes.fill_between(x, mean - width, mean + width, color=color, alpha=0.15, lw=0)
 
 
+def cost_axis(axes: Axes) -> None:
+    """Makes the horizontal axis logarithmic, with plain numbers such as 20 and 5k.
+
+    Args:
+      axes: with all that is drawn.
+    """
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    between = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=between))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def name_lines(axes: Axes) -> None:
-    """Writes the name of each line beside its end, none on another."""
+    """Writes the name of each line beside its end, none on another.
+
+    Where there are many, the figure becomes higher.
+
+    Args:
+      axes: of the figure, with all that is drawn.
+    """
     ends = []
     for line in axes.get_lines():
         label = str(line.get_label())
@@ -159,6 +190,9 @@ def name_lines(axes: Axes) -> None:
         if not label.startswith("_") and len(y) and np.isfinite(y[-1]):
             ends.append((_height(axes, y[-1]), label, line.get_color()))
     ends.sort()
+    figure = axes.get_figure()
+    if isinstance(figure, Figure):
+        figure.set_figheight(max(figure.get_figheight(), _NAME * len(ends)))
     places = _spread([height for height, _, _ in ends])
     for place, (height, label, color) in zip(places, ends, strict=True):
         axes.annotate(

@@ -141,3 +141,13 @@ GRAPHS: Mapping[str, Maker] = {
     "matcha": _matcha,
     "file": _fixed(_from_file),
 }
+
+
+def graph_of(config: "Config") -> NamedGraph:
+    """The graph that is named."""
+    if config.graph_file is not None and config.graph != "file":
+        raise InputError(
+            f"Need --graph=file for --graph_file, got --graph={config.graph}: leave "
+            "one of them out."
+        )
+    return GRAPHS[config.graph](config)

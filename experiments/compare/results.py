@@ -143,10 +143,27 @@ def table(folder: Path, budget: str, amount: float | None) -> str:
             f"{np.mean([spent(row, 'bytes') for row in one.rows]) / 1e6:.3g}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += _beyond(found, budget, amount)
     majority = found[0].mean("majority")
     if np.isfinite(majority):
         lines += ["", f"The most frequent label alone is right for {majority:.3f}."]
     return "\n".join(lines) + "\n"
+
+
+def _beyond(found: Sequence[Contender], budget: str, amount: float) -> list[str]:
+    """Lines on methods that had used up more than the budget when first evaluated."""
+    most = {
+        one.method: max(spent(row, budget) for row in one.rows) for one in found[::-1]
+    }
+    over = [f"{name} {used:,.0f}" for name, used in most.items() if used > amount]
+    if not over:
+        return []
+    return [
+        "",
+        f"Not so of {', '.join(over)}: so many {budget} had been used when it was "
+        "first evaluated. Evaluate more often (--eval_every), or give a larger "
+        "--budget_amount.",
+    ]
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,7 @@ import optax
 from experiments.analysis import figures
 from experiments.compare import problem, results
 from experiments.compare.config import Config
-from experiments.compare.graphs import GRAPHS
+from experiments.compare.graphs import graph_of
 from experiments.compare.methods import AFRESH, METHODS, Problem
 from experiments.engine import fitting
 from experiments.engine.command import SUMMARY, Experiment
@@ -60,7 +60,7 @@ def make_jobs(config: Config) -> list[Job]:
     made = Problem(
         task=task,
         optimizer=optimizer,
-        graph=GRAPHS[config.graph](config),
+        graph=graph_of(config),
         data=data(config.first_run),
         num_rounds=config.num_rounds,
         num_peers=config.degree or 3,

@@ -111,7 +111,7 @@ def pools(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 def draw(axes: Axes, runs_of: Mapping[str, Runs]) -> None:
     """Best accuracies against messages until then, and fronts of all and of methods.
 
-    What the thesis counts is a hollow marker.
+    Bars are 95% intervals over runs. What the thesis counts is a hollow marker.
 
     Args:
       axes: to draw in.
@@ -122,12 +122,12 @@ def draw(axes: Axes, runs_of: Mapping[str, Runs]) -> None:
         best = sorted(found[name][::-1] for name in front(found, without))
         if best:
             axes.plot(*zip(*best, strict=True), style, c=gray, zorder=1)
-    is_front = front(found)
     for position, (name, point) in enumerate(found.items()):
         color = lines.color_of(position, list(found))
-        marker = "D" if name in is_front else "o"
-        label = name.replace("_", " ")
-        axes.plot(point.cost, point.score, marker, c=color, label=label)
+        marker = lines.marker_of(position)
+        best = curves(runs_of[name], "accuracy").max(1)
+        best_of_runs = {point.cost: statistics.over_runs(best)}
+        lines.draw_points(axes, best_of_runs, name, position, list(found))
         if "messages_thesis" in runs_of[name][0][0]:
             least = at_best(runs_of[name], "messages_thesis")
             axes.plot(least.cost, least.score, marker, c=color, mfc="none")

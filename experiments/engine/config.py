@@ -125,8 +125,8 @@ class Common:
     )
     num_rounds: int = integer(
         200,
-        "Rounds of a run: mini-batches, network epochs in next_word, refinements of "
-        "every client in virtual.",
+        "Rounds of a run: mini-batches in studies of partial averaging, refinements of "
+        "every client in virtual, else most often network epochs.",
         at_least=1,
         topic=TRAINING,
     )

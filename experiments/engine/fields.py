@@ -228,6 +228,7 @@ def names(
     help_text: str,
     *,
     among: Sequence[str] | None = None,
+    also: Callable[[str], bool] = lambda name: False,
     refused: Mapping[str, str] = MappingProxyType({}),
     distinct: bool = True,
     former: FormerSwitch | None = None,
@@ -239,6 +240,7 @@ def names(
       default: None where something else decides.
       help_text: a sentence.
       among: the words that are taken; any if not given.
+      also: whether another word is taken.
       refused: other words that one could expect, and why they are not taken.
       distinct: whether a repeated one counts once.
       former: a switch that the flag replaces, which is still taken.
@@ -250,7 +252,8 @@ def names(
         found = tuple(dict.fromkeys(found)) if distinct else found
         if not found:
             raise ValueError("need words joined by commas, got none")
-        unknown = [name for name in found if among is not None and name not in among]
+        known = found if among is None else among
+        unknown = [name for name in found if name not in known and not also(name)]
         if unknown:
             if unknown[0] in refused:
                 raise ValueError(refused[unknown[0]])

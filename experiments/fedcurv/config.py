@@ -3,6 +3,7 @@
 import dataclasses
 
 from experiments.engine.config import Common
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import (
     DATA,
     TRAINING,
@@ -21,6 +22,7 @@ LOSSES = {
     "cross_entropy": losses.softmax_cross_entropy,
 }
 CURVATURES = {"fisher": curvature.fisher, "hessian": curvature.hessian}
+POINTS, TEXTS = ("points",), ("topics", "senteval")  # data sets of the studies
 WITHOUT_PENALTY = ("local_only", "fedavg", "fedper", "scaffold", "majority")
 PENALISED = (
     "fedcurv",
@@ -37,7 +39,11 @@ PENALISED = (
 class Config(Common):
     """Which methods are compared, and on what."""
 
-    study: str = choice("points", ("points", "texts"), "What is learned.")
+    study: str = choice(
+        "points",
+        ("points", "texts", "examples"),
+        "What is learned; examples are labelled ones of your own, by user.",
+    )
     methods: tuple[str, ...] = names(
         ("fedavg", "fedcurv"),
         "What is compared. majority always says an agent's commonest label; "
@@ -56,12 +62,10 @@ class Config(Common):
         "Evaluate the machines' own models, as the slides do; of fedavg, fedcurv and "
         "fedcurv_ring only.",
     )
-    dataset: str | None = choice(
-        None,
-        ("points", "topics", "senteval"),
+    dataset: str | None = dataset_field(
+        (*POINTS, *TEXTS),
         "Generated points (study points), generated texts about topics (the default of "
         "the study texts), or the texts of SentEval in --data_dir.",
-        topic=DATA,
     )
     tasks: tuple[str, ...] = names(
         senteval.TASKS, "Of SentEval.", among=senteval.TASKS, topic=DATA
@@ -84,12 +88,12 @@ class Config(Common):
     objective: str | None = choice(
         None,
         list(LOSSES),
-        "Loss: squared_error for points and cross_entropy for texts if not given.",
+        "Loss: squared_error for points, else cross_entropy if not given.",
         topic=TRAINING,
     )
     hidden: int | None = integer(
         None,
-        "Hidden cells; 16 for points and 64 for texts if not given.",
+        "Hidden cells; 16 for points, else 64 if not given.",
         at_least=1,
         topic=TRAINING,
     )

@@ -1,37 +1,68 @@
-"""Points of machines, and tasks of texts: the data of `experiments.fedcurv`."""
+"""The data of `experiments.fedcurv`: points, tasks of texts, own examples."""
 
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from experiments.engine.datasets import load_dataset
+from experiments.engine.datasets import FORMATS, is_format, load_dataset
 from experiments.engine.jobs import data_rng
-from experiments.fedcurv.config import Config
-from p2pjax.datasets import partition
-from p2pjax.datasets.loaders import embedding, points, senteval
+from experiments.fedcurv.config import POINTS, TEXTS, Config
+from p2pjax.datasets import partition, split
+from p2pjax.datasets._federate import federate_examples
+from p2pjax.datasets.loaders import embedding, needs, points, senteval
 from p2pjax.datasets.loaders.senteval import Texts
 from p2pjax.datasets.stacking import Examples
 from p2pjax.types import FederatedData, InputError
 
 
 def make_data(
-    config: Config, geometry: str = "square"
+    config: Config, geometry: str = "square", examples: Examples | None = None
 ) -> Callable[[int], FederatedData]:
     """The data of a run, a function of its number.
 
     Args:
       config: of the experiment.
       geometry: of points.
+      examples: of the study of that name, see `load_own`.
     """
-    is_points = config.study == "points"
-    if is_points and config.dataset not in (None, "points"):
+    if config.study == "examples":
+        found = load_own(config) if examples is None else examples
+        return partial(_of_users, config, found)
+    known = POINTS if config.study == "points" else TEXTS
+    if config.dataset is not None and config.dataset not in known:
+        study = {**dict.fromkeys(POINTS, "points"), **dict.fromkeys(TEXTS, "texts")}
         raise InputError(
-            f"Need --study=texts for --dataset={config.dataset}, got points."
+            f"Need --study={study.get(config.dataset, 'examples')} for "
+            f"--dataset={config.dataset}, got {config.study}."
         )
-    if not is_points and config.dataset == "points":
-        raise InputError("Need --study=points for --dataset=points, got texts.")
-    return partial(_points, config, geometry) if is_points else _of_texts(config)
+    if config.study == "points":
+        return partial(_points, config, geometry)
+    return _of_texts(config)
+
+
+def load_own(config: Config) -> Examples:
+    """Labelled examples of two users or more, who are the agents."""
+    if config.dataset is None or not is_format(config.dataset):
+        raise InputError(
+            f"Need labelled examples for --study=examples, --dataset="
+            f"{', '.join(FORMATS)}, got {config.dataset}."
+        )
+    found: Examples = load_dataset(config, config.dataset, dict, "", {})
+    return needs.need_users(found, config.dataset)
+
+
+def _of_users(config: Config, examples: Examples, run: int) -> FederatedData:
+    """A tenth of each user's examples, other ones in every run, is the test."""
+    return federate_examples(
+        examples,
+        examples.user,
+        num_agents=len(np.unique(examples.user)),
+        split=split.by_user(),
+        test_fraction=0.1,
+        valid_fraction=0.0,
+        seed=data_rng(config, run),
+    )
 
 
 def _points(config: Config, geometry: str, run: int) -> FederatedData:

@@ -14,9 +14,10 @@ from experiments.engine.config import agent_loop, rate
 from experiments.engine.jobs import Job, Program, jobs_of_runs, kept
 from experiments.fedcurv import majority
 from experiments.fedcurv.config import LOSSES, WITHOUT_PENALTY, Config
-from experiments.fedcurv.data import make_data
+from experiments.fedcurv.data import load_own, make_data
 from experiments.fedcurv.methods import make_algorithm
 from p2pjax.datasets.loaders import points
+from p2pjax.datasets.stacking import Examples
 from p2pjax.evaluation.models import parameter_norm
 from p2pjax.evaluation.test_sets import Evaluate, before_and_after
 from p2pjax.nn.mlp import MLP
@@ -26,18 +27,25 @@ from p2pjax.training.learner import gradient_descent
 from p2pjax.types import Array, FederatedData, Models, num_agents
 
 
-def make_task(config: Config) -> Task:
-    """The network of every agent: one hidden layer."""
+def make_task(config: Config, examples: Examples | None = None) -> Task:
+    """The network of every agent: one hidden layer.
+
+    Args:
+      config: of the experiment.
+      examples: of the study of that name.
+    """
     is_points = config.study == "points"
-    shape, num_classes = _shapes(config)
+    shape, num_classes = _shapes(config, examples)
     hidden = config.hidden or (16 if is_points else 64)
     loss = config.objective or ("squared_error" if is_points else "cross_entropy")
     module = MLP((hidden, num_classes), nn.relu)
     return classification(module, shape, LOSSES[loss], per_class=True)
 
 
-def _shapes(config: Config) -> tuple[tuple[int, ...], int]:
+def _shapes(config: Config, examples: Examples | None) -> tuple[tuple[int, ...], int]:
     """Of an example, and the number of classes."""
+    if examples is not None:
+        return examples.x.shape[1:], examples.num_classes
     if config.study == "points":
         return (2,), len(points.CENTERS)
     return (config.num_dims,), 2
@@ -65,18 +73,19 @@ def evaluation(config: Config, task: Task) -> Evaluate:
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of all methods."""
-    task = make_task(config)
+    own = load_own(config) if config.study == "examples" else None
+    task = make_task(config, own)
     # The two coordinates of points, or what is left of texts, of each agent.
-    inputs = 4 * (2 if config.study == "points" else config.num_dims)
+    inputs = 4 * math.prod(_shapes(config, own)[0])
     fitting.check_agents(
         config,
-        points.NUM_MACHINES,
+        points.NUM_MACHINES if own is None else len(np.unique(own.user)),
         task,
-        examples=inputs * (config.train_size + config.test_size),
+        examples=inputs * (config.train_size + config.test_size) * (own is None),
         batch=inputs * config.batch_size,
     )
     geometries = config.geometry if config.study == "points" else ("",)
-    data = {name: kept(config, make_data(config, name)) for name in geometries}
+    data = {name: kept(config, make_data(config, name, own)) for name in geometries}
     learner = gradient_descent(task, optax.sgd(rate(config, 0.1)))
     size = num_agents(data[geometries[0]](config.runs[0]))
     evaluate = evaluation(config, task)
@@ -84,7 +93,7 @@ def make_jobs(config: Config) -> list[Job]:
         (
             method,
             strength,
-            majority.program(config, *_shapes(config))
+            majority.program(config, *_shapes(config, own))
             if method == "majority"
             else Program(
                 make_algorithm(config, method, strength, task, learner, size), evaluate

@@ -5,7 +5,7 @@ r"""How different the agents' labels are: divergences and a heat map.
 
 The mean Jensen-Shannon divergence over all pairs of agents, for three splits of
 handwritten digits and for users' words (Sajina 2025, 2.1.3.1 and 2.1.1.1; Table 1 of
-its first article). Nothing is trained.
+its first article), or for labelled examples of your own. Nothing is trained.
 """
 
 from experiments.engine import command

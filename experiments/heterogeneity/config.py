@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from experiments.engine.config import Common
+from experiments.engine.datasets import FORMATS, is_format
 from experiments.engine.fields import DATA, integer, names, numbers
 from experiments.heterogeneity.practical import PARTS
 from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
@@ -25,8 +26,12 @@ class Config(Common):
     dataset: tuple[str, ...] = names(
         ("digits", "speakers"),
         "Populations: images in three splits or users' texts; all but digits and "
-        "speakers are read from --data_dir.",
-        among=(*IMAGES, "speakers", *LOADERS),
+        "speakers are read from --data_dir. Labelled examples of your own (an npz file "
+        "with x, y and, if it has users, user), in other formats or of TensorFlow "
+        "Datasets are by user, or in these splits where they have no users: practical "
+        "where five clusters divide agents and classes.",
+        among=(*IMAGES, "speakers", *LOADERS, *FORMATS),
+        also=is_format,
         topic=DATA,
     )
     num_agents: int = integer(100, "Agents of a run.", at_least=2, topic=DATA)

@@ -13,7 +13,7 @@ from scipy.spatial.distance import squareform
 from experiments.analysis import figures
 from experiments.engine import reading
 from experiments.engine.command import Experiment
-from experiments.engine.datasets import users_of_runs
+from experiments.engine.datasets import is_format, load_dataset, users_of_runs
 from experiments.engine.jobs import Measurement, data_rng
 from experiments.heterogeneity import practical
 from experiments.heterogeneity.config import IMAGES, LOADERS, Config
@@ -27,7 +27,6 @@ from p2pjax.types import InputError
 
 Histograms = dict[str, np.ndarray]  # counts of labels or words [N, k], by population
 Cut = Callable[[np.ndarray, np.random.Generator, int], list[np.ndarray]]
-NUM_CLASSES = 10  # of the images
 
 
 class Population(NamedTuple):
@@ -45,72 +44,101 @@ class Population(NamedTuple):
         return ", ".join([self.scheme, *said])
 
 
+class Source(NamedTuple):
+    """A data set: the groups of agents in it, and what counts their labels in a run."""
+
+    populations: list[Population]
+    count_labels: Callable[[int], Histograms]
+
+
 def populations(config: Config) -> list[Population]:
     """All groups of agents that are measured."""
-    found = []
-    for name in config.dataset:
-        found += _of_images(config, name) if name in IMAGES else [Population(name, {})]
-    return found
+    return [one for source in sources(config) for one in source.populations]
 
 
-def _of_images(config: Config, name: str) -> list[Population]:
+def load(config: Config) -> Callable[[int], Histograms]:
+    """Reads all data sets; the function returned counts the labels of a run."""
+    return counting(sources(config))
+
+
+def counting(found: list[Source]) -> Callable[[int], Histograms]:
+    """Counts the labels of all groups in a run."""
+
+    def histograms(run: int) -> Histograms:
+        return {k: v for source in found for k, v in source.count_labels(run).items()}
+
+    return histograms
+
+
+def sources(config: Config) -> list[Source]:
+    """Reads all data sets."""
+    return [_source(config, name) for name in config.dataset]
+
+
+def _source(config: Config, name: str) -> Source:
+    if name in IMAGES or is_format(name):
+        found = load_dataset(config, name, digits.load, "", {"mnist": mnist.load})
+        if name not in IMAGES and len(np.unique(found.user)) > 1:
+            one = Population(f"{name}_by_user", {})
+            return Source([one], partial(_of_users, config, one.name, found))
+        splits = _splits(config, name, found.num_classes)
+        return Source(splits, partial(_of_splits, config, splits, found))
+    if name == "speakers":
+        documents = speakers.speakers(users_of_runs(config, config.num_agents))
+        min_train = 1
+    else:
+        if config.data_dir is None:
+            raise InputError(f"Need --data_dir for --dataset={name}, got none.")
+        documents = LOADERS[name](config.data_dir)
+        min_train = config.min_train
+    corpus = text.encode(documents, config.num_words)
+    count = partial(_of_words, config, name, corpus, min_train)
+    return Source([Population(name, {})], count)
+
+
+def _splits(config: Config, name: str, num_classes: int) -> list[Population]:
+    """Of examples without users; own ones need not fit the clusters of practical."""
     even = (("iid", label_skew.iid), ("pathological", label_skew.pathological))
-    return [Population(f"{name}_{split}", {}, cut) for split, cut in even] + [
+    found = [Population(f"{name}_{split}", {}, cut) for split, cut in even]
+    divided = (config.num_agents, num_classes)
+    if name not in IMAGES and any(size % practical.NUM_CLUSTERS for size in divided):
+        return found
+    return found + [
         Population(
             f"{name}_practical",
             setting,
             partial(practical.cut, own),
-            practical.expected_jsd(own.other_share, config.num_agents, NUM_CLASSES),
+            practical.expected_jsd(own.other_share, config.num_agents, num_classes),
         )
         for setting, own in practical.constructions(config.other_share, config.parts)
     ]
 
 
-def load(config: Config) -> Callable[[int], Histograms]:
-    """Reads all data sets; the function returned counts the labels of a run."""
-    sources = [_source(config, name) for name in config.dataset]
-
-    def histograms(run: int) -> Histograms:
-        found: Histograms = {}
-        for count in sources:
-            found |= count(run)
-        return found
-
-    return histograms
-
-
-def _source(config: Config, name: str) -> Callable[[int], Histograms]:
-    if name in IMAGES:
-        examples = digits.load()
-        if name == "mnist":
-            examples = mnist.load(_data_dir(config, name))
-        return partial(_of_splits, config, name, examples)
-    if name == "speakers":
-        documents = speakers.speakers(users_of_runs(config, config.num_agents))
-        min_train = 1
-    else:
-        documents = LOADERS[name](_data_dir(config, name))
-        min_train = config.min_train
-    corpus = text.encode(documents, config.num_words)
-    return partial(_of_words, config, name, corpus, min_train)
-
-
-def _data_dir(config: Config, name: str) -> str:
-    if config.data_dir is None:
-        raise InputError(f"Need --data_dir for --dataset={name}, got none.")
-    return config.data_dir
-
-
-def _of_splits(config: Config, name: str, examples: Examples, run: int) -> Histograms:
+def _of_splits(
+    config: Config, splits: list[Population], examples: Examples, run: int
+) -> Histograms:
     y = examples.y if examples.is_test is None else examples.y[~examples.is_test]
     rng = data_rng(config, run)
     return {
         one.name: label_skew.histograms(
             y, one.cut(y, rng, config.num_agents), examples.num_classes
         )
-        for one in _of_images(config, name)
+        for one in splits
         if one.cut is not None
     }
+
+
+def _of_users(config: Config, name: str, examples: Examples, run: int) -> Histograms:
+    """Some of the users, drawn for the run, with all of their examples."""
+    users = np.unique(examples.user)
+    if len(users) < config.num_agents:
+        raise InputError(
+            f"Need {config.num_agents} users, one per agent, but the data has "
+            f"{len(users)}: lower --num_agents."
+        )
+    drawn = data_rng(config, run).permutation(users)[: config.num_agents]
+    rows = [np.flatnonzero(examples.user == user) for user in drawn]
+    return {name: label_skew.histograms(examples.y, rows, examples.num_classes)}
 
 
 def _of_words(
@@ -132,7 +160,8 @@ def make_jobs(config: Config) -> list[Measurement]:
     check_room(
         8 * config.num_agents**2, f"divergences between {config.num_agents} agents"
     )
-    histograms = cache(load(config))
+    found = sources(config)
+    histograms = cache(counting(found))
 
     def measure(run: int, one: Population) -> Mapping[str, float]:
         found = {"jsd": statistics.mean_jsd(histograms(run)[one.name])}
@@ -141,7 +170,8 @@ def make_jobs(config: Config) -> list[Measurement]:
     return [
         Measurement(one.scheme, one.setting, run, partial(measure, run, one))
         for run in config.runs
-        for one in populations(config)
+        for source in found
+        for one in source.populations
     ]
 
 
@@ -168,12 +198,13 @@ def draw(matrices: dict[str, np.ndarray], folder: Path) -> None:
 
 def report(config: Config, folder: Path) -> None:
     """Heat maps of the first run, and a table for a person."""
-    counts = load(config)(config.first_run)
+    found = sources(config)
+    counts = counting(found)(config.first_run)
     draw({name: divergences(own) for name, own in counts.items()}, folder)
     for row in reading.summary_rows(folder, "jsd", ("median", "std")):
         name = Population(row["scheme"], row["setting"]).name
         print(f"{name:<24} {row['median']:.4f} (std {row['std']:.4f})")
-    for one in populations(config):
+    for one in (one for source in found for one in source.populations):
         if one.expected is not None:
             print(f"{one.name:<24} {one.expected:.4f} where all shares are exact")
     print(f"Results are in {folder}")

@@ -8,6 +8,7 @@ of one study: they differ in runs, methods, levels and other lists of what was t
 study that is kept can be one of the parts, so that runs are added to it later:
 
     python -m experiments.keep STUDY results/STUDY WORKDIR --replace
+
 The second form adds to the summaries of all kept studies what is computed of their runs
 and they lack.
 """

@@ -10,7 +10,7 @@ from experiments.engine import fitting
 from experiments.engine.config import rate
 from experiments.robustness.config import Config
 from p2pjax.datasets.stacking import Examples
-from p2pjax.nn.cnn import CNN
+from p2pjax.nn.cnn import CNN, as_images
 from p2pjax.nn.mlp import MLP
 from p2pjax.tasks._classification import classification
 from p2pjax.tasks.task import Task
@@ -30,7 +30,7 @@ class PaddedCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Logits `[B, num_classes]` of images `[B, H, W, channels]`."""
-        padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        padded = jnp.pad(as_images(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
         return CNN((16,), (), self.num_classes, kernel_size=3)(padded)
 
 

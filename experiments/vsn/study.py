@@ -17,7 +17,7 @@ from experiments.engine.datasets import load_dataset
 from experiments.engine.jobs import Job, data_rng, kept
 from experiments.vsn.config import Config
 from p2pjax.datasets import partition
-from p2pjax.datasets.loaders import vsn
+from p2pjax.datasets.loaders import needs, vsn
 from p2pjax.datasets.stacking import Examples
 from p2pjax.partial import schemes
 from p2pjax.tasks import task
@@ -31,13 +31,15 @@ def load_examples(config: Config) -> Examples:
         size = config.train_size + config.test_size
         return vsn.synthetic(config.num_agents, size, seed=config.seed)
 
-    return load_dataset(
+    found: Examples = load_dataset(
         config,
         config.dataset,
         drawn,
         "generated sensors are used",
         {"vsn": vsn.load},
     )
+    num_users = min(2, config.num_agents)
+    return needs.need_users(found, config.dataset or "sensors", num_users)
 
 
 def make_data(config: Config, examples: Examples, run: int) -> FederatedData:

@@ -9,7 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from p2pjax.engines.protocol import GossipProtocol, LocalStep, Outgoing
+from p2pjax.engines.protocol import (
+    GossipProtocol,
+    LocalStep,
+    Outgoing,
+    check_shaped_like_models,
+)
 from p2pjax.exchange import shared
 from p2pjax.exchange.aggregation import Combined
 from p2pjax.exchange.pipeline import Exchange, Memory, deliver, transmit
@@ -95,6 +100,8 @@ def _exchanged(
     """One exchange."""
     step = step._replace(opt_state=state.opt_state)
     outgoing = protocol.send(key, graph, step, state.protocol_state)
+    for what, leaves in (("send", outgoing.message), ("keep", outgoing.kept)):
+        check_shaped_like_models(leaves, step.after, f"what agents {what}")
     sent, memory = transmit(
         exchange, key, t, outgoing.message, state.memory, step.before
     )
@@ -132,6 +139,7 @@ def _exchanged(
         state.protocol_state,
         combine,
     )
+    check_shaped_like_models(models, step.after, "what a protocol's receive returns")
     if delivered:
         memory = kept_of(memory, delivered[-1])
     variables = shared.with_shared_leaves(state.variables, models)

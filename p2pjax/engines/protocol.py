@@ -16,6 +16,7 @@ from p2pjax.exchange.owner_classes import MixPlan
 from p2pjax.exchange.shared import shared_leaves
 from p2pjax.graphs import analysis, mixing_matrices
 from p2pjax.graphs.topology import Topology, check_undirected
+from p2pjax.paths import leaves_with_paths
 from p2pjax.types import Array, InputError, Key, Peers, PyTree, Variables
 
 MixingWeights = Callable[[Topology], Peers]  # a mixing matrix of a graph; may be traced
@@ -139,6 +140,44 @@ def bytes_sent(
         return None
     bits = protocol.num_models * message_bits(format, plan, message)
     return sent * num_bytes(bits + protocol.weight_bits)
+
+
+def check_shaped_like_models(found: PyTree, models: PyTree, what: str) -> None:
+    """Refuses what has not the leaves of the models; only shapes are looked at.
+
+    Args:
+      found: what a protocol made.
+      models: of all agents, leaves `[N, ...]`.
+      what: was found, for the message.
+
+    Example:
+      >>> models = {"params": {"w": jnp.zeros((4, 3))}}
+      >>> check_shaped_like_models({"params": {}}, models, "what is kept")
+      Traceback (most recent call last):
+      p2pjax.types.InputError: Need what is kept shaped like the models of all agents, \
+got no params/w: which leaves travel is said by scheme= or local_patterns=.
+    """
+    expected, given = _shapes(models), _shapes(found)
+    wrong = [f"no {path}" for path in expected if path not in given]
+    wrong += [f"{path}, which no model has" for path in given if path not in expected]
+    wrong += [
+        f"{path} of {given[path]} instead of {shape}"
+        for path, shape in expected.items()
+        if path in given and given[path] != shape
+    ]
+    if wrong:
+        raise InputError(
+            f"Need {what} shaped like the models of all agents, got {wrong[0]}: which "
+            "leaves travel is said by scheme= or local_patterns=."
+        )
+
+
+def _shapes(tree: PyTree) -> dict[str, str]:
+    """By path, such as `float32[4, 3]`."""
+    return {
+        path: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+        for path, leaf in leaves_with_paths(tree)
+    }
 
 
 def prepare_weights(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import flax.linen as nn
 
 from p2pjax.nn.cells import ABSENT_LOGIT, cell_mask, mask_absent
+from p2pjax.nn.cnn import as_images
 from p2pjax.nn.fast_convolution import fast_conv
 from p2pjax.nn.kernels.convolution import max_pool
 from p2pjax.nn.kernels.dense import DenseGeneral
@@ -67,7 +68,7 @@ class BatchNormCNN(nn.Module):
             call has to make mutable.
         """
         init = nn.initializers.glorot_uniform()
-        hidden = x[..., None] if x.ndim == 3 else x
+        hidden = as_images(x)
         self._check_size(hidden.shape)
         for layer, features in enumerate(self.conv_features, start=1):
             hidden = nn.Conv(
@@ -106,7 +107,7 @@ class BatchNormCNN(nn.Module):
 
     def _check_size(self, shape: tuple[int, ...]) -> None:
         smallest = self.pool ** len(self.conv_features)
-        if len(shape) != 4 or min(shape[1:3]) < smallest:
+        if min(shape[1:3]) < smallest:
             raise InputError(
                 f"Need images [B, H, W, channels] of at least {smallest} x {smallest} "
                 f"pixels for {len(self.conv_features)} convolutions with pooling, got "

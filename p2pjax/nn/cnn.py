@@ -14,6 +14,20 @@ from p2pjax.nn.kernels.pooled import PooledConvolution
 from p2pjax.types import Array, InputError, Wiring
 
 
+def as_images(x: Array) -> Array:
+    """`[B, H, W, channels]`; images without channels have one.
+
+    Args:
+      x: `[B, H, W]` or `[B, H, W, channels]`.
+    """
+    if x.ndim not in (3, 4):
+        raise InputError(
+            f"Need images of height and width for convolutions, got examples of shape "
+            f"{x.shape[1:]}: choose other data or another network."
+        )
+    return x[..., None] if x.ndim == 3 else x
+
+
 class CNN(nn.Module):
     """Convolutions with pooling, dense layers, logits: `layer_1` .. `layer_L`.
 
@@ -49,7 +63,7 @@ class CNN(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Logits `[B, num_classes]` of images `[B, H, W, channels]` or `[B, H, W]`."""
         init = nn.initializers.glorot_uniform()
-        hidden = x[..., None] if x.ndim == 3 else x
+        hidden = as_images(x)
         for layer, features in enumerate(self.conv_features, start=1):
             self._check_size(layer, hidden.shape)
             hidden = PooledConvolution(

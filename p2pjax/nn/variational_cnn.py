@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import flax.linen as nn
 
+from p2pjax.nn.cnn import as_images
 from p2pjax.nn.kernels.convolution import max_pool
 from p2pjax.nn.variational import GATES, Dense, LateralDense, Weights, gates_between
 from p2pjax.types import Array, InputError
@@ -168,20 +169,6 @@ class _ClientCNN(nn.Module):
             if number < len(self.dense_features):
                 hidden = nn.relu(hidden)
         return hidden
-
-
-def as_images(x: Array) -> Array:
-    """`[B, H, W, channels]`; images without channels have one.
-
-    Args:
-      x: `[B, H, W]` or `[B, H, W, channels]`.
-    """
-    if x.ndim not in (3, 4):
-        raise InputError(
-            f"Need images of height and width for convolutions, got examples of shape "
-            f"{x.shape[1:]}: choose other data or another network."
-        )
-    return x[..., None] if x.ndim == 3 else x
 
 
 def check_positions(x: Array, kernel_size: int, pool: int) -> None:
