@@ -720,6 +720,8 @@ class TestProtocolsOfOnesOwn:
                 r"bias of float32\[\d, 3\] instead of float32",
             ),
             ("models", lambda models: None, "what a protocol's receive returns"),
+            ("sent", lambda sent: sent[:, 0], r"as bool\[(\d), 3\], .* got bool\[\1\]"),
+            ("sent", lambda sent: sent.astype(float), r"got float32\[\d, 3\]"),
         ],
     )
     def test_leaves_that_are_not_the_models(self, what, change, said):
@@ -728,7 +730,8 @@ class TestProtocolsOfOnesOwn:
 
         def send(*given):
             found = base.send(*given)
-            return found._replace(**{what: change(found.message)})
+            given = found.sent if what == "sent" else found.message
+            return found._replace(**{what: change(given)})
 
         def receive(*given):
             models, state = base.receive(*given)

@@ -13,6 +13,7 @@ from p2pjax.engines.protocol import (
     GossipProtocol,
     LocalStep,
     Outgoing,
+    check_sent,
     check_shaped_like_models,
 )
 from p2pjax.exchange import shared
@@ -102,6 +103,7 @@ def _exchanged(
     outgoing = protocol.send(key, graph, step, state.protocol_state)
     for what, leaves in (("send", outgoing.message), ("keep", outgoing.kept)):
         check_shaped_like_models(leaves, step.after, f"what agents {what}")
+    check_sent(outgoing.sent, protocol.senders(graph))
     sent, memory = transmit(
         exchange, key, t, outgoing.message, state.memory, step.before
     )

@@ -172,12 +172,37 @@ got no params/w: which leaves travel is said by scheme= or local_patterns=.
         )
 
 
+def check_sent(sent: Array, senders: Array) -> None:
+    """Refuses what does not say of each sender of each agent whether it sends.
+
+    Args:
+      sent: `Outgoing.sent`; only shape and kind are looked at.
+      senders: ids `[N, K]`.
+
+    Example:
+      >>> check_sent(jnp.ones(4), jnp.zeros((4, 3), jnp.int32))
+      Traceback (most recent call last):
+      p2pjax.types.InputError: Need Outgoing.sent as bool[4, 3], whether each of an \
+agent's senders sends to it, or as whole numbers of messages, got float32[4].
+    """
+    kind = jnp.result_type(sent)
+    is_known = any(jnp.issubdtype(kind, one) for one in (jnp.bool_, jnp.integer))
+    if jnp.shape(sent) != jnp.shape(senders) or not is_known:
+        raise InputError(
+            f"Need Outgoing.sent as bool{list(jnp.shape(senders))}, whether each of an "
+            "agent's senders sends to it, or as whole numbers of messages, got "
+            f"{_shape(sent)}."
+        )
+
+
+def _shape(leaf: Array) -> str:
+    """Such as `float32[4, 3]`."""
+    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+
+
 def _shapes(tree: PyTree) -> dict[str, str]:
-    """By path, such as `float32[4, 3]`."""
-    return {
-        path: f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
-        for path, leaf in leaves_with_paths(tree)
-    }
+    """By path."""
+    return {path: _shape(leaf) for path, leaf in leaves_with_paths(tree)}
 
 
 def prepare_weights(
