@@ -91,6 +91,13 @@ def test_the_benchmark_measures_its_reader():
     assert "executed_code" not in json.dumps(notebook["metadata"])
 
 
+def test_the_site_lists_them():
+    page = (ROOT / "docs" / "notebooks.md").read_text()
+    names = sorted(path.stem for path in NOTEBOOKS)
+    assert sorted(re.findall(r"\[(\w+)\]\(\.\./colab/\1\.ipynb\)", page)) == names
+    assert sorted(re.findall(r"^notebooks/(\w+)$", page, re.M)) == names
+
+
 def test_all_install_alike():
     assert len(NOTEBOOKS) == 8
     (install,) = {code(read(path))[0] for path in NOTEBOOKS}
@@ -127,7 +134,8 @@ def quickstart(printed):
 def choose_your_peers(printed):
     mean = dict(re.findall(r"^(\w+) +mean (\d\.\d+)", printed, re.M))
     mean = {name: float(value) for name, value in mean.items()}
-    assert mean["sparse"] < mean["alone"] < mean["PANM"]
+    partly = mean["DAC"], mean["PENS"]
+    assert mean["sparse"] < min(partly) <= max(partly) < mean["alone"] < mean["PANM"]
     assert mean["PANM"] == pytest.approx(mean["oracle"], abs=0.03)
     own = dict(re.findall(r"^(\w+) .* own group at the end (\d\.\d+)", printed, re.M))
     own = {name: float(share) for name, share in own.items()}
