@@ -3,6 +3,8 @@
 Nothing is fetched, neither when it is built nor when it is read.
 """
 
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -46,6 +48,9 @@ html_static_path = ["_static"]
 html_css_files = ["wide_tables.css"]
 
 public_names.write_pages(HERE / "api")
+(HERE / "notebooks").mkdir(exist_ok=True)
+for notebook in (HERE.parent / "colab").glob("*.ipynb"):
+    shutil.copy2(notebook, HERE / "notebooks")  # with its time: what is read stays read
 for page in public_names.pages():  # as users find them: p2pjax.split is a name only
     if page not in public_names.TITLES:
         room = p2pjax
@@ -58,8 +63,13 @@ REPOSITORY = "https://github.com/p2pjax/p2pjax/blob/main/"
 
 
 def link_to_repository(app, docname, source):
-    """Links that leave docs/, which work in the repository, go there from the site."""
+    """Links that leave docs/, which work in the repository, go there from the site.
+
+    Those to notebooks go to their pages.
+    """
     up = "../" * (docname.count("/") + 1)
+    notebook = re.compile(rf"\]\({re.escape(up)}colab/(\w+\.ipynb)\)")
+    source[0] = notebook.sub(rf"]({up[3:]}notebooks/\1)", source[0])
     source[0] = source[0].replace(f"]({up}", f"]({REPOSITORY}")
 
 
