@@ -622,6 +622,21 @@ class TestKeep:
         assert "3333333.0" not in before
         assert keeping.plain(2.0**80, 7) == 2.0**80
 
+    def test_columns_that_stay_the_same_are_said_once(self, tmp_path):
+        more = {"majority": 0.1, "gini": None, "agent_accuracy": [1, 0]}
+        rows = [row | more for row in rows_of("a", [0])]
+        run = write_run(tmp_path / "1", FLAGS, rows)
+        folder = keeping.keep("toy.study", [run], tmp_path / "results", False)
+        line = json.loads((folder / "runs.jsonl").read_text())
+        assert line["unchanged"]["majority"] == 0.1
+        assert line["round"] == [1, 2]
+        assert {"majority", "gini"}.isdisjoint(line)
+        (read,) = reading.kept_runs(folder)
+        assert read["majority"] == [0.1, 0.1]
+        assert read["gini"] == [None, None]
+        assert "unchanged" not in read
+        assert [one["majority"] for one in keeping.evaluations(read)] == [0.1, 0.1]
+
     def test_computes_what_takes_several_runs(self, tmp_path):
         """Gains and what a target took, though no run folder has a column of them."""
 

@@ -21,6 +21,7 @@ from experiments.engine.untrusted_files import MissingFileError, refusal
 METRICS, LINKS = "metrics.jsonl", "links.jsonl"
 SUMMARY, FLAGS, KEPT = "summary.json", "run.flags", "runs.jsonl"
 OF_AGENTS = ("agent_accuracy", "agent_messages")  # a number for each agent
+UNCHANGED = "unchanged"  # columns of a kept run that stay the same
 OF_THE_END = ("agent_accuracy", "class_accuracy")  # of a kept run's last evaluation
 # A number in each row that has it, wherever `rows.metrics_row` writes it.
 SCALARS = frozenset(
@@ -236,6 +237,7 @@ def kept_runs(folder: Path) -> list[Row]:
         row = row_kinds.named(found)
         require(row, "round", row_kinds.is_rising)
         length = len(row["round"])
+        row |= unchanged(row, length)
         for name in row.keys() - {*WHERE, "round"}:
             require(row, name, row_kinds.is_list)
             if name not in OF_THE_END and len(row[name]) != length:
@@ -247,6 +249,23 @@ def kept_runs(folder: Path) -> list[Row]:
     if not found:
         raise refusal(path, "at least one run of a study", "has none")
     return found
+
+
+def unchanged(row: Row, length: int) -> dict[str, list]:
+    """Columns whose values are the same throughout a run, which a line has once.
+
+    Args:
+      row: a line of `runs.jsonl`; loses its `UNCHANGED`.
+      length: how many evaluations it has.
+    """
+    if UNCHANGED not in row:
+        return {}
+    require(row, UNCHANGED, row_kinds.is_numbers_by_name)
+    once = row.pop(UNCHANGED)
+    twice = once.keys() & row.keys()
+    if twice:
+        raise ValueError(f"has {min(twice)} twice")
+    return {name: [value] * length for name, value in once.items()}
 
 
 def by_scheme(found: Iterable[Row]) -> dict[str, list[Row]]:

@@ -92,6 +92,13 @@ def is_number_or_null(value: Any) -> bool:
     return value is None or is_number(value)
 
 
+def is_numbers_by_name(value: Any) -> bool:
+    """Whether it is an object of numbers and nulls."""
+    return isinstance(value, dict) and all(
+        is_name(name) and type(one) in _PLAIN for name, one in value.items()
+    )
+
+
 def is_list(value: Any) -> bool:
     """Whether it is a list of numbers and nulls."""
     return isinstance(value, list) and _PLAIN.issuperset(map(type, value))

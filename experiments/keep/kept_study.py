@@ -2,8 +2,9 @@
 
 `runs.jsonl` has a line per scheme, setting and run, with a list over the evaluations
 for `round` and for every scalar column, and the last evaluation's `agent_accuracy` and
-`class_accuracy`. The summary has what is computed of several runs, such as gains over
-learning alone, whether or not the summaries of the run folders have it.
+`class_accuracy`; columns that stay the same are said once, in `unchanged`. The summary
+has what is computed of several runs, such as gains over learning alone, whether or not
+the summaries of the run folders have it.
 """
 
 import json
@@ -172,7 +173,7 @@ def _write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
 def lines_of(runs: Sequence[Sequence[Row]]) -> str:
     """All of `runs.jsonl`, with as many digits as its size allows."""
     for digits in DIGITS:
-        lines = (plain(line_of(rows), digits) for rows in runs)
+        lines = (shortened(plain(line_of(rows), digits)) for rows in runs)
         text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         if len(text) < LARGE:
             break
@@ -270,6 +271,19 @@ def line_of(rows: Sequence[Row]) -> Row:
     line = {key: rows[0][key] for key in WHERE}
     line |= {name: [row.get(name) for row in rows] for name in names}
     return line | {name: rows[-1][name] for name in OF_THE_END if name in rows[-1]}
+
+
+def shortened(line: Row) -> Row:
+    """A line with columns that stay the same said once; `reading` undoes it."""
+    fixed = (*WHERE, "round", *OF_THE_END)
+    once = {
+        name: values[0]
+        for name, values in line.items()
+        if name not in fixed and len(values) > 1 and len({*map(repr, values)}) == 1
+    }
+    if not once:
+        return line
+    return {k: v for k, v in line.items() if k not in once} | {reading.UNCHANGED: once}
 
 
 def evaluations(line: Row) -> list[Row]:
