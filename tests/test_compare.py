@@ -270,6 +270,17 @@ def named_graph(parse, name):
 
 
 @pytest.mark.parametrize("name", NAMED)
+def test_all_runs_have_graphs_of_one_width(parse, name):
+    """Methods that remember a graph share one program among runs."""
+    found = GRAPHS[name](
+        parse("--num_agents=16", "--degree=4", experiment="compare")
+    ).graph
+    if callable(found):
+        drawn = [found(np.random.default_rng(run)) for run in range(30)]
+        assert len({one[0].shape[-1] for one in drawn}) == 1
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_graphs(parse, name):
     graph, changes = named_graph(parse, name)
     sender = graph.ids if isinstance(graph, Peers) else graph.neighbor

@@ -36,6 +36,20 @@ def _drawn(make: Callable[["Config", np.random.Generator], Any]) -> Maker:
     return lambda config: NamedGraph(lambda rng: make(config, rng))
 
 
+def _irregular(make: Callable[["Config", np.random.Generator], Any]) -> Maker:
+    """One graph for each run, whose agents have any number of neighbours.
+
+    All runs have tables of one width, so that they share a program: three times the
+    neighbours of the mean and 16 more is beyond what is drawn in any number of runs.
+    """
+
+    def named(config: "Config") -> NamedGraph:
+        width = min(config.num_agents - 1, 3 * _degree(config) + 16)
+        return NamedGraph(lambda rng: graphs.pad_width(make(config, rng), width))
+
+    return named
+
+
 def _rows(config: "Config") -> int:
     """Of a lattice that is as square as possible."""
     size = config.num_agents
@@ -99,24 +113,25 @@ GRAPHS: Mapping[str, Maker] = {
             config.num_agents, _degree(config), seed=rng
         )
     ),
-    "erdos_renyi": _drawn(
+    "erdos_renyi": _irregular(
         lambda config, rng: graphs.erdos_renyi(
             config.num_agents,
             min(1.0, _degree(config) / (config.num_agents - 1)),
             seed=rng,
         )
     ),
-    "small_world": _drawn(
+    "small_world": _irregular(
         lambda config, rng: graphs.small_world(
             config.num_agents, config.degree or 4, 0.1, seed=rng, connected=True
         )
     ),
     "scale_free": _drawn(
-        lambda config, rng: graphs.scale_free(
-            config.num_agents, config.degree or 2, seed=rng
+        lambda config, rng: graphs.pad_width(  # an agent may hear all others
+            graphs.scale_free(config.num_agents, config.degree or 2, seed=rng),
+            config.num_agents - 1,
         )
     ),
-    "geometric": _drawn(
+    "geometric": _irregular(
         lambda config, rng: graphs.geometric(
             config.num_agents, _radius(config), seed=rng, connected=True
         )
@@ -131,8 +146,9 @@ GRAPHS: Mapping[str, Maker] = {
         )
     ),
     "equi_static": _drawn(
-        lambda config, rng: graphs.equi_static(
-            config.num_agents, _degree(config), seed=rng
+        lambda config, rng: graphs.pad_width(  # the same neighbour may come twice
+            graphs.equi_static(config.num_agents, _degree(config), seed=rng),
+            1 + _degree(config),
         )
     ),
     "equi_dyn": lambda config: NamedGraph(

@@ -47,7 +47,7 @@ from p2pjax.graphs.mixing_matrices import (
 )
 from p2pjax.graphs.own_matrices import weights
 from p2pjax.graphs.schedule import COMMUNICATION
-from p2pjax.graphs.topology import Topology
+from p2pjax.graphs.topology import Topology, pad_width
 from p2pjax.graphs.trees import bfs_tree, binary_tree, chain
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "one_peer_exponential",
     "one_peer_hypercube",
     "oracle",
+    "pad_width",
     "random_regular",
     "random_views",
     "report",

@@ -108,7 +108,8 @@ def check_width(width: int, expected: int) -> None:
     if width != expected:
         raise InputError(
             f"Need graphs of one width, got some of {expected} and of {width} "
-            "neighbours at most: draw graphs in which all agents have as many."
+            "neighbours at most: give those that a function draws one width with "
+            "graphs.pad_width."
         )
 
 

@@ -234,17 +234,39 @@ def stack(graphs: Sequence[AnyGraph]) -> AnyGraph:
             f"{sorted(sizes)} agents."
         )
     width = max(graph[0].shape[1] for graph in graphs)
-    own = np.arange(sizes.pop(), dtype=np.int32)[:, None]
-
-    def widened(graph: AnyGraph) -> tuple[np.ndarray, np.ndarray]:
-        """Padding points at the agent itself and has no link, or weight 0."""
-        ids, other = (np.asarray(leaf) for leaf in graph)
-        missing = width - ids.shape[1]
-        ids = np.append(ids, np.tile(own, (1, missing)), axis=1)
-        return ids, np.pad(other, ((0, 0), (0, missing)))
-
-    ids, other = zip(*map(widened, graphs), strict=True)
+    ids, other = zip(*(pad_width(graph, width) for graph in graphs), strict=True)
     return type(graphs[0])(np.stack(ids), np.stack(other))
+
+
+def pad_width(graph: AnyGraph, width: int) -> AnyGraph:
+    """The same graph with that many slots, of which the last are not used.
+
+    Functions that draw graphs in which agents have any number of neighbours give them
+    one width with it, so that no run has to be compiled again. Slots that are added
+    point at the agent itself and have no link, or weight 0.
+
+    Args:
+      graph: `[N, D]`, of any width up to this one.
+      width: D then.
+
+    Example:
+      >>> import p2pjax as pj
+      >>> drawn = lambda rng: pj.graphs.pad_width(
+      ...     pj.graphs.erdos_renyi(8, 0.5, seed=rng), 7
+      ... )
+      >>> drawn(np.random.default_rng(0)).mask.shape
+      (8, 7)
+    """
+    ids, other = (np.asarray(leaf) for leaf in graph)
+    missing = width - ids.shape[1]
+    if missing < 0:
+        raise InputError(
+            f"Need a graph of at most {width} neighbours, got one of {ids.shape[1]}: "
+            "give a larger width."
+        )
+    own = np.arange(len(ids), dtype=np.int32)[:, None]
+    ids = np.append(ids, np.tile(own, (1, missing)), axis=1)
+    return type(graph)(ids, np.pad(other, ((0, 0), (0, missing))))
 
 
 def unstack(graphs: AnyGraph) -> list[AnyGraph]:
