@@ -255,6 +255,75 @@ def test_rates_of_methods_that_start_afresh(parse):
     assert not one.hyperparameters and other.setting == {"learning_rate": 0.2}
 
 
+SCHEME = """
+[models.all]
+cells = "64-2-0"
+members = "all"
+
+[models.pair]
+cells = "0-1-0"
+members = [0, 2]
+depends = ["all"]
+"""
+
+
+def test_levels_are_settings_where_there_are_several(parse):
+    from experiments.compare.study import make_jobs
+
+    args = (*TINY, "--methods=dpsgd,partial_averaging", "--learning_rates=0.1,0.2")
+    jobs = make_jobs(parse(*args, "--level=0,50", experiment="compare"))
+    assert [job.setting for job in jobs[2:]] == [
+        {"level": level, "learning_rate": rate}
+        for level in (0, 50)
+        for rate in (0.1, 0.2)
+    ]
+    assert len({job.program for job in jobs}) == 3  # rates share one
+    for args_of_one in ((), ("--level=30",)):
+        jobs = make_jobs(parse(*args, *args_of_one, experiment="compare"))
+        assert [job.setting for job in jobs[2:]] == [job.setting for job in jobs[:2]]
+
+
+@jax.numpy_dtype_promotion("standard")  # optax's injected rates
+def test_a_scheme_from_a_file_takes_the_place_of_a_level(run, tmp_path):
+    (tmp_path / "pairs.toml").write_text(SCHEME)
+    args = (*TINY, "--methods=partial_averaging,fedavg", "--budget=bytes")
+    file = f"--scheme_file={tmp_path / 'pairs.toml'}"
+    folder = run(*args, file, experiment="compare")
+    one, other = (row for row in reading.rows(folder) if row["round"] == 2)
+    assert one["setting"]["scheme_file"].startswith("pairs ")
+    # Of 4 hidden cells all agents share 2, half of them one more.
+    assert one["bytes"] == one["bytes_down"] == 2 * 4 * 65 * 2.5
+    assert other["bytes"] == other["bytes_down"] == 2 * 4 * (64 * 4 + 4 + 40 + 10)
+    table = (folder / "comparison.md").read_text()
+    assert "| partial_averaging scheme_file pairs " in table
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "said"),
+    [
+        (SCHEME, ("--level=80",), "Need --level or --scheme_file, which stands in its"),
+        (SCHEME, ("--methods=dpsgd",), "Need partial_averaging among --methods for"),
+        (SCHEME, ("--hidden=1",), "agent 0 has 1 cells in part 1"),
+        (SCHEME, ("--num_agents=2",), "among agents 0 to 1"),
+        (None, (), "cannot be read"),
+        ('network = "64=3=10"\n' + SCHEME, (), "as wide as 64=4=10.*got 64=3=10"),
+        ('network = "64=4=4=10"\n' + SCHEME, (), "cannot be used"),
+    ],
+)
+def test_schemes_that_do_not_fit_are_refused(parse, tmp_path, content, args, said):
+    from experiments.compare.study import make_jobs
+
+    if content is not None:
+        (tmp_path / "mine.toml").write_text(content)
+    file = f"--scheme_file={tmp_path / 'mine.toml'}"
+    with pytest.raises(InputError, match=said):
+        make_jobs(
+            parse(
+                *TINY, "--methods=partial_averaging", file, *args, experiment="compare"
+            )
+        )
+
+
 NAMED = [name for name in GRAPHS if name != "file"]
 DRAWN_AGAIN = {"equi_dyn", "matcha", "moving_geometric"}
 IN_TURN = {"base_k", "one_peer_exponential", "one_peer_hypercube"}
@@ -403,6 +472,38 @@ def test_methods_are_compared_where_they_have_used_as_much(tmp_path):
     assert "Not so of often 2: so many messages had been used" in beyond
     assert order("bytes")[:2] == order("messages")[:2]
     assert order("examples", 20)[:2] == [("often", "0.600"), ("rarely", "0.500")]
+
+
+def test_a_method_that_never_fits_into_the_budget_is_named(tmp_path):
+    rows = rows_of("thrifty", [0.4, 0.5], 1) + rows_of("large", [0.6, 0.7], 5)
+    for row in rows:
+        run_folder.append(tmp_path, "metrics.jsonl", row)
+    text = results.table(tmp_path, "bytes", None)
+    assert "at most 16 bytes, but for large at the first evaluation; mean" in text
+    assert "but for" not in results.table(tmp_path, "bytes", 40)
+
+
+def test_settings_have_lines_and_rates_of_their_own(tmp_path):
+    """The validation chooses a rate for each level."""
+    for level, rate, accuracy in (
+        (0, 0.1, 0.5),
+        (0, 0.5, 0.4),
+        (50, 0.1, 0.6),
+        (50, 0.5, 0.7),
+    ):
+        (row,) = rows_of("partial_averaging", [accuracy], 1, rate=rate)
+        setting = {"level": level} | row["setting"]
+        row |= {"setting": setting, "valid_accuracy": accuracy}
+        run_folder.append(tmp_path, "metrics.jsonl", row)
+    text = results.table(tmp_path, "rounds", None)
+    assert "| partial_averaging level 50 | 0.5 | 0.700 |" in text
+    assert "| partial_averaging level 0 | 0.1 | 0.500 |" in text
+    assert "0.600" not in text and "0.400" not in text
+    chosen = results.chosen_rows(tmp_path, "rounds", None)
+    assert {row["scheme"] for row in chosen} == {
+        "partial_averaging level 0",
+        "partial_averaging level 50",
+    }
 
 
 def test_validation_data_choose_the_rate(tmp_path):

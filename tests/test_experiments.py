@@ -288,6 +288,14 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--num_agents=20",
             "--hidden=4",
         ),
+        "levels": (
+            "--dataset=glyphs",
+            "--variant=d",
+            "--num_agents=4",
+            f"--samples={train_size + test_size}",
+            "--channels=2",
+            "--hidden=4",
+        ),
         "robustness": (
             "--dataset=digits",
             "--network=mlp",
@@ -312,6 +320,15 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--num_agents=20",
             "--num_words=20",
             "--gru_units=4",
+            "--min_train=1",
+            "--max_train=1000",
+        )
+    if "levels.shakespeare" in name:
+        small = (
+            "--dataset=speakers",
+            "--num_agents=4",
+            "--num_words=20",
+            "--units=4",
             "--min_train=1",
             "--max_train=1000",
         )

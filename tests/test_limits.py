@@ -46,6 +46,8 @@ SETTINGS = {
     "fedcurv": ("--methods=fedavg,fedcurv",),
     "fedcurv texts": ("--methods=fedcurv", "--study=texts", "--num_dims=4"),
     "heterogeneity": ("--num_agents=4",),
+    "levels": ("--num_agents=4", "--samples=20", "--levels=80", "--methods=fedavg"),
+    "levels texts": ("--num_agents=4", "--dataset=speakers", "--levels=80"),
     "mnist": (
         *("--num_agents=4", "--train_size=20", "--test_size=20", "--num_permuted=1"),
         *("--levels=80", "--study=train_size", "--values=20"),
@@ -108,6 +110,8 @@ REFUSED = {
     "fedcurv": "train_size test_size hidden batch_size num_rounds",
     "fedcurv texts": "num_dims hidden",
     "heterogeneity": "num_agents",
+    "levels": "num_agents samples channels hidden batch_size levels",
+    "levels texts": "num_agents units batch_size min_train levels",
     "mnist": "num_agents test_size values network batch_size",
     "mnist peers": "train_size values",
     "multi_task": "num_agents length stream feed_forward layers heads batch_size",

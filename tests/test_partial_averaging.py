@@ -785,6 +785,100 @@ def test_dynamic_averaging_exchanges_what_drifted():
     assert 0 < exchanges[2] < exchanges[0] <= 6  # both cases happened
 
 
+def with_thresholds(scheme, *limits):
+    """The scheme, whose models have thresholds of their own."""
+    models = (
+        model._replace(drift_threshold=limit)
+        for model, limit in zip(scheme.models, limits, strict=True)
+    )
+    return scheme._replace(models=tuple(models))
+
+
+def rounds_of_drift(scheme, limit, **options):
+    """All states' models, and messages of each round; counts by model or None."""
+    algorithm, sharing, _ = build(scheme, drift_threshold=limit, **options)
+    world = random_world(np.random.default_rng(1), 4, 6, 3)
+    state = algorithm.init(jax.random.key(0), world)
+    step, params, infos = jax.jit(algorithm.round), [], []
+    for t in range(6):
+        state, info = step(jax.random.key(t), jnp.int32(t), (), state, world)
+        params.append(jax.tree.leaves(state.variables.params))
+        infos.append(info)
+    return sharing, params, infos
+
+
+def test_one_threshold_is_the_same_threshold_of_each_model():
+    """Given as a list, or in the scheme; then messages are counted by model."""
+    limit = 0.05
+    _, params, infos = rounds_of_drift(SCHEME, limit)
+    sent = np.stack([info.sent for info in infos])
+    assert 0 < sent.sum() < 6 * (4 + 3)  # some exchanges took place, not all
+    for scheme, given in (
+        (SCHEME, (limit, limit)),
+        (with_thresholds(SCHEME, limit, limit), None),
+        (with_thresholds(SCHEME, None, limit), limit),
+    ):
+        _, same, counted = rounds_of_drift(scheme, given)
+        for one, other in zip(params, same, strict=True):
+            jax.tree.map(np.testing.assert_array_equal, one, other)
+        for info, own in zip(infos, counted, strict=True):
+            assert info.models is None
+            np.testing.assert_array_equal(info.sent, own.sent)
+            np.testing.assert_array_equal(info.payload, own.payload)
+            np.testing.assert_array_equal(own.models.messages.sum(1), info.sent)
+            np.testing.assert_array_equal(own.models.payload.sum(1), info.payload)
+
+
+@pytest.mark.parametrize(
+    ("limits", "given"),
+    [((None, None), (1e9, 0.0)), ((None, None), (0.0, 1e9)), ((1e9, None), None)],
+)
+def test_a_model_whose_threshold_is_huge_stands_still(limits, given):
+    """It is never exchanged, the other one in every round."""
+    still = 0 if 1e9 in (limits[0], (given or (0,))[0]) else 1
+    sharing, params, infos = rounds_of_drift(with_thresholds(SCHEME, *limits), given)
+    wanted = np.zeros((4, 2))
+    wanted[:, 1 - still] = [1, 1, 1, 0] if still == 0 else 1
+    for info in infos:
+        np.testing.assert_array_equal(info.models.messages, wanted)
+        np.testing.assert_array_equal(info.sent, wanted.sum(1))
+        assert (info.models.payload[:, still] == 0).all()
+    for owner, blocks in sharing.plan.classes:
+        for model in (0, 1):
+            members = np.flatnonzero(owner == model)
+            for leaf, start, stop in blocks if len(members) > 1 else ():
+                at = (members, *map(slice, start, stop))
+                own = np.asarray(params[-1][leaf])[at].reshape(len(members), -1)
+                alike = np.allclose(own, own[:1], atol=1e-6)
+                assert alike == (model != still)
+
+
+def test_thresholds_that_do_not_fit_are_refused():
+    own = with_thresholds(SCHEME, 0.1, None)
+    pair = Scheme(
+        ((6, 4, 4, 3),) * 4,
+        (
+            PartialModel((6, 2, 2, 3), (0, 1, 2, 3)),
+            PartialModel((0, 2, 2, 0), (0, 1, 2, 3)),
+        ),
+        cross_model=True,
+    )
+    for scheme, given, said in (
+        (SCHEME, (0.1,), r"one for each of 2 models none of which has .* got \(0.1,\)"),
+        (SCHEME, (0.1, -1.0), "drift_threshold of 0 or more, got"),
+        (SCHEME, (0.1, float("nan")), "drift_threshold of 0 or more, got"),
+        (own, (0.1, 0.2), r"none of which has its own, .* models with \(0.1, None\)"),
+        (with_thresholds(SCHEME, 0.1, -1.0), None, "0 or more of model 1, got -1"),
+        (pair, (0.1, 0.2), r"the same drift_threshold .*\(cross_model\)"),
+    ):
+        with pytest.raises(InputError, match=said):
+            build(scheme, drift_threshold=given)
+    build(pair, drift_threshold=(0.1, 0.1))
+    alone = SCHEME._replace(models=(PartialModel((6, 2, 2, 3), (0,)),), depends=())
+    with pytest.raises(InputError, match="a model with a drift_threshold of its own"):
+        build(with_thresholds(alone, 0.1))
+
+
 def run_round(algorithm, variables, world, t):
     """One round of plain local training."""
     state = algorithm.init(jax.random.key(0), world)._replace(variables=variables)

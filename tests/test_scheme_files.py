@@ -158,6 +158,11 @@ PAIR = '[models.pair]\ncells = "0-1-0"\n'
         (HEAD + PAIR + "members = [0, 1]\nrate = -1.0", "rate of 0 or more"),
         (HEAD + PAIR + 'members = [0, 1]\nrate = "x"', "Need a number as the rate"),
         (HEAD + PAIR + "members = [0]\nrate = 0.5", "two members or more of a model"),
+        (
+            HEAD + ALL + "drift_threshold = -1",
+            "drift_threshold of 0 or more of model 0",
+        ),
+        (HEAD + ALL + "drift_threshold = true", "Need a number as the drift_threshold"),
         ("cross_model = 1\n" + HEAD + ALL, "true or false for cross_model"),
         ('networks = ["4=3=2"]\n' + HEAD + ALL, "got both"),
         ("network = '4=3=2'\nagents = 0\n" + ALL, "agents of 1 or more, got 0"),
@@ -180,6 +185,16 @@ def test_files_that_cannot_be_read(tmp_path, read):
         read(HEAD + ALL, num_agents=4)
     with pytest.raises(InputError, match="4 inputs and 5 outputs"):
         read(HEAD + ALL, network=(4, 3, 5))
+
+
+def test_drift_thresholds_of_models(read):
+    """A number for a model, or for all of its groups; others have none."""
+    groups = "groups = [[0, 1], [1, 2]]\ndrift_threshold = 0.5"
+    scheme = read(HEAD + ALL + '[models.pair]\ncells = "0-1-0"\n' + groups)
+    assert [m.drift_threshold for m in scheme.models] == [None, 0.5, 0.5]
+    sharing = compile_scheme(scheme, mlp.wiring(2), TASK_OF((3, 2), 4))
+    assert sharing.drift_thresholds == (None, 0.5, 0.5)
+    assert not sharing.rates
 
 
 def test_rates_of_models():
@@ -268,6 +283,28 @@ class TestStudies:
 
         with pytest.raises(InputError, match=message):
             make_jobs(parse(*self.SMALL, *args, experiment="mnist"))
+
+    def test_thresholds_make_averaging_dynamic(self, parse, tmp_path):
+        """Also where the study has no --drift; rows count each of the models."""
+        from experiments.mnist.study import make_jobs
+
+        text = NESTED.read_text().replace("rate = 0.5", "drift_threshold = 0.1")
+        (tmp_path / "drifts.toml").write_text(text)
+        args = (
+            f"--scheme_file={tmp_path / 'drifts.toml'}",
+            "--study=convergence",
+            "--network=64=24=12=10",
+            "--num_agents=8",
+            "--num_permuted=4",
+        )
+        jobs = make_jobs(parse(*self.SMALL[2:], *args, experiment="mnist"))
+        method, data = jobs[-1].program.algorithm, jobs[-1].make_data()
+        state = jax.eval_shape(method.init, jobs[-1].key, data)
+        inputs = method.plan(np.random.default_rng(0), data, 1)
+        now = jax.tree.map(lambda leaf: leaf[0], inputs)
+        t = jax.numpy.int32(0)
+        _, info = jax.eval_shape(method.round, jobs[-1].key, t, now, state, data)
+        assert info.models.messages.shape == (8, 7)
 
     def test_all_realisations(self, parse):
         for args in (

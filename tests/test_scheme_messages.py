@@ -283,6 +283,9 @@ SOME = Scheme(((2, 3, 2),) * SIZE, (PartialModel((2, 3, 2), (0, 1)),))
 RATED = Scheme(
     ((2, 3, 2),) * SIZE, (PartialModel((2, 3, 2), tuple(range(SIZE)), rate=0.5),)
 )
+DRIFTS = RATED._replace(
+    models=(RATED.models[0]._replace(rate=1.0, drift_threshold=0.5),)
+)
 NARROW = Scheme(
     (*((2, 3, 2),) * (SIZE - 1), (2, 2, 2)),
     (PartialModel((2, 2, 2), tuple(range(SIZE))),),
@@ -295,6 +298,7 @@ class TestRefusals:
         [
             (SOME, "got model 0 of 2 of 5: use partial_averaging"),
             (RATED, "got 0.5 of model 0: use partial_averaging"),
+            (DRIFTS, "no drift_threshold .* 0.5 of model 0: use partial_averaging"),
             (NARROW, "the same cells in each agent"),
             (0.5, "such as partial.level\\(0.8\\), got float"),
         ],

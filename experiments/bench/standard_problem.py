@@ -69,7 +69,6 @@ def build(name: str, size: Size = Size()) -> tuple[Algorithm, FederatedData]:
         num_rounds=10,
         num_peers=3,
         penalty_weight=0.1,
-        level=80,
         batch_size=size.batch_size,
         local_updates=None,
         loss_probability=0,

@@ -18,7 +18,7 @@ from experiments.engine.fields import (
     numbers,
     switch,
 )
-from experiments.next_word.config import LOADERS as TEXTS
+from experiments.engine.texts import LOADERS as TEXTS
 from p2pjax.datasets.loaders import hospital
 
 ACTIVATIONS = {"relu": nn.relu, "sigmoid": nn.sigmoid}

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 
 from experiments.combination.config import TEXTS, Config
-from experiments.engine import fitting
-from experiments.engine.datasets import least_words, load_dataset, users_of_runs
-from experiments.engine.jobs import data_rng, of_all_runs, own_examples
-from p2pjax.datasets.loaders import speakers, text
-from p2pjax.datasets.loaders.text import Corpus, Documents
+from experiments.engine import texts
+from p2pjax.datasets.loaders import text
+from p2pjax.datasets.loaders.text import Corpus
 from p2pjax.nn.gru import NextWord
 from p2pjax.tasks._next_token import next_token
 from p2pjax.tasks.task import Task
@@ -27,13 +25,13 @@ def load_corpus(config: Config) -> Corpus:
             f"{', '.join(config.activation)}."
         )
 
-    def written() -> Documents:
-        _check_room(config, least_words(config, config.num_words))
-        users = users_of_runs(config, max(config.hosts))
-        return speakers.speakers(users, seed=config.seed)
-
-    note = "generated texts of speakers are used"
-    documents = load_dataset(config, config.dataset, written, note, TEXTS)
+    documents = texts.load_documents(
+        config,
+        config.dataset,
+        max(config.hosts),
+        config.num_words,
+        lambda num_ids: _check_room(config, num_ids),
+    )
     corpus = text.encode(documents, config.num_words)
     _check_room(config, corpus.vocabulary.num_ids)
     return corpus
@@ -60,27 +58,18 @@ def texts_data(
       corpus: texts of all users.
       num_hosts: in a run.
     """
-
-    def of_run(run: int) -> FederatedData:
-        users = text.select(
-            corpus,
-            num_agents=num_hosts,
-            run=run,
-            seed=config.seed,
-            min_train=config.min_train,
-            max_train=config.max_train,
-        )
-        return text.world_of_users(corpus, users, data_rng(config, run))
-
-    found = of_all_runs(config, of_run)
-    return {n: own_examples(config, data) for n, data in found.items()}.__getitem__
+    return texts.worlds(
+        config,
+        corpus,
+        num_hosts,
+        min_train=config.min_train,
+        max_train=config.max_train,
+    ).__getitem__
 
 
 def _check_room(config: Config, num_ids: int) -> None:
     """Refuses hosts that cannot fit."""
-    fitting.check_agents(
-        config,
-        max(config.hosts),
-        next_word_task(config, num_ids),
-        batch=config.batch_size * (text.WINDOW * config.units + num_ids) * 4,
+    task = next_word_task(config, num_ids)
+    texts.check_room(
+        config, max(config.hosts), task, units=config.units, num_ids=num_ids
     )

@@ -149,11 +149,17 @@ class Config(Common):
         "batch_norm_cnn.",
         topic=TRAINING,
     )
-    level: int = integer(
-        80,
-        "Of partial averaging, percent of the hidden layers.",
-        at_least=0,
+    level: tuple[int, ...] | None = integers(
+        None,
+        "Of partial averaging, percent of the hidden layers; 80 if not given, several "
+        "are compared.",
         at_most=100,
+        topic=TRAINING,
+    )
+    scheme_file: str | None = text(
+        None,
+        "TOML file with partial models, members and dependencies, of partial averaging "
+        "in the place of --level.",
         topic=TRAINING,
     )
     score_before: bool = switch(

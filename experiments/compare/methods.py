@@ -3,13 +3,23 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 import p2pjax as pj
 from experiments.compare.graphs import NamedGraph
+from p2pjax.partial.schemes import Scheme, SchemeFn
 from p2pjax.tasks.task import Task
-from p2pjax.types import Algorithm, FederatedData, InputError
+from p2pjax.types import (
+    Algorithm,
+    Array,
+    FederatedData,
+    Info,
+    InputError,
+    Key,
+    PyTree,
+)
 
 # What methods do in a round that decide it themselves.
 UPDATES_OF_THEIR_OWN = {
@@ -30,7 +40,6 @@ class Problem(NamedTuple):
     num_rounds: int
     num_peers: int
     penalty_weight: float
-    level: int  # percent
     batch_size: int
     local_updates: pj.LocalUpdates | None  # None: each method's own
     loss_probability: float
@@ -38,6 +47,7 @@ class Problem(NamedTuple):
     agent_loop: int
     consensus_step: float = 0.5  # of choco_sgd
     head: tuple[str, ...] = ()  # paths of the leaves of the last layer
+    scheme: Scheme | SchemeFn = pj.partial.level(0.8)  # of partial averaging
 
     @property
     def own(self) -> dict[str, Any]:
@@ -178,6 +188,21 @@ def _diple(p: Problem) -> Algorithm:
     return pj.diple(p.task, p.optimizer, num_peers=p.num_peers, **p.sent)
 
 
+def _partial_averaging(p: Problem) -> Algorithm:
+    """Servers of partial models are charged for what they send, as others are."""
+    method = pj.partial_averaging(p.task, p.optimizer, p.scheme, **p.averaged)
+
+    def round_fn(
+        key: Key, t: Array, inputs: PyTree, state: PyTree, data: FederatedData
+    ) -> tuple[PyTree, Info]:
+        state, info = method.round(key, t, inputs, state, data)
+        hears = info.received > 0  # the servers, with the means of all its models
+        delivered = jnp.where(hears, info.payload, 0)
+        return state, info._replace(served=info.received, delivered=delivered)
+
+    return method._replace(round=round_fn)
+
+
 def _d_cliques(p: Problem) -> Algorithm:
     p.own_updates("d_cliques")
     cliques = pj.selection.label_cliques(p.data, seed=0)
@@ -269,9 +294,7 @@ METHODS: Mapping[str, Callable[[Problem], Algorithm]] = {
         **p.sent,
     ),
     "d_cliques": _d_cliques,
-    "partial_averaging": lambda p: pj.partial_averaging(
-        p.task, p.optimizer, pj.partial.level(p.level / 100), **p.averaged
-    ),
+    "partial_averaging": _partial_averaging,
     "combination": lambda p: pj.combination(
         p.task, p.optimizer, **p.whole("combination")
     ),

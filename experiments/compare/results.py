@@ -15,9 +15,9 @@ COLUMNS = {"rounds": "round", "examples": "examples", "messages": "messages"}
 
 
 class Contender(NamedTuple):
-    """A method with one learning rate, where its budget is used up."""
+    """A method in a setting with one learning rate, where its budget is used up."""
 
-    method: str
+    name: str  # of the method, and what else its setting says
     learning_rate: float
     rows: list[Row]  # of its runs
 
@@ -31,6 +31,16 @@ def spent(row: Row, budget: str) -> float:
     if budget == "bytes":  # of servers too
         return row["bytes"] + row.get("bytes_down", 0)
     return row[COLUMNS[budget]]
+
+
+def name_of(row: Row) -> str:
+    """The method of a row in its setting, whatever its learning rate."""
+    others = (
+        f"{key} {value}"
+        for key, value in row["setting"].items()
+        if key != "learning_rate"
+    )
+    return " ".join((row["scheme"], *others))
 
 
 def at_budget(runs: Runs, budget: str, amount: float) -> list[Row]:
@@ -48,7 +58,7 @@ def equal_amount(schemes: Sequence[Runs], budget: str) -> float:
 
 
 def contenders(schemes: Sequence[Runs], budget: str, amount: float) -> list[Contender]:
-    """Every method with the learning rate that its validation data choose.
+    """Every method in every setting with the rate that its validation data choose.
 
     Without validation data all rates stay: none may be chosen by the test.
     """
@@ -56,8 +66,8 @@ def contenders(schemes: Sequence[Runs], budget: str, amount: float) -> list[Cont
     for runs in schemes:
         rows = at_budget(runs, budget, amount)
         rate = rows[0]["setting"]["learning_rate"]
-        one = Contender(rows[0]["scheme"], rate, rows)
-        found.setdefault(one.method, []).append(one)
+        one = Contender(name_of(rows[0]), rate, rows)
+        found.setdefault(one.name, []).append(one)
     chosen = []
     for same in found.values():
         if all("valid_accuracy" in row for one in same for row in one.rows):
@@ -84,14 +94,14 @@ def chosen_rows(folder: Path, budget: str, amount: float | None) -> list[Row]:
     rows = _rows(folder)
     schemes = by_scheme(rows)
     found = contenders(schemes, budget, amount or equal_amount(schemes, budget))
-    kept = {(one.method, one.learning_rate) for one in found}
-    several = len(kept) > len({method for method, _ in kept})
+    kept = {(one.name, one.learning_rate) for one in found}
+    several = len(kept) > len({name for name, _ in kept})
     chosen = []
     for row in rows:
-        rate = row["setting"]["learning_rate"]
-        if (row["scheme"], rate) in kept:
-            name = f"{row['scheme']} {rate:g}" if several else row["scheme"]
-            chosen.append(row | {"scheme": name})
+        name, rate = name_of(row), row["setting"]["learning_rate"]
+        if (name, rate) in kept:
+            shown = f"{name} {rate:g}" if several else name
+            chosen.append(row | {"scheme": shown})
     return chosen
 
 
@@ -111,11 +121,17 @@ def table(folder: Path, budget: str, amount: float | None) -> str:
     alone = {
         row["run"]: row["agent_accuracy"]
         for one in found
-        if one.method == "local_only"
+        if one.name == "local_only"
         for row in one.rows
     }
+    more = [
+        one.name
+        for one in found
+        if any(spent(row, budget) > amount for row in one.rows)
+    ]
+    beyond = f", but for {', '.join(more)} at the first evaluation" if more else ""
     lines = [
-        f"Each agent has used at most {amount:,.0f} {budget}; mean over "
+        f"Each agent has used at most {amount:,.0f} {budget}{beyond}; mean over "
         f"{len(found[0].rows)} runs, with 95% intervals.",
         "",
         "| method | learning rate | accuracy | before averaging | after | worst tenth "
@@ -126,10 +142,10 @@ def table(folder: Path, budget: str, amount: float | None) -> str:
         gains = [
             _floats(row["agent_accuracy"]) - _floats(alone[row["run"]])
             for row in one.rows
-            if row["run"] in alone and one.method != "local_only"
+            if row["run"] in alone and one.name != "local_only"
         ]
         cells = [
-            one.method,
+            one.name,
             f"{one.learning_rate:g}",
             _interval([row["accuracy"] for row in one.rows]),
             _number(one.mean("accuracy_before")),

@@ -1,40 +1,23 @@
 """What `experiments.compare` runs: every method with every learning rate."""
 
 import math
-from functools import partial
 from pathlib import Path
-
-import optax
 
 from experiments.analysis import figures
 from experiments.compare import problem, results
 from experiments.compare.config import Config
+from experiments.compare.entrants import evaluation, jobs_of, swept
 from experiments.compare.graphs import graph_of
-from experiments.compare.methods import AFRESH, METHODS, Problem
+from experiments.compare.methods import Problem
+from experiments.compare.partial_models import entrants_of
 from experiments.engine import fitting
 from experiments.engine.command import SUMMARY, Experiment
 from experiments.engine.config import agent_loop, rate
-from experiments.engine.jobs import (
-    Job,
-    Program,
-    data_rng,
-    jobs_of_runs,
-    kept,
-    of_all_runs,
-)
+from experiments.engine.jobs import Job, data_rng, kept, of_all_runs
 from experiments.report import command as report_command
-from p2pjax.evaluation.models import worst_decile
-from p2pjax.evaluation.test_sets import before_and_after, on_test_sets
 from p2pjax.tasks._classification import classification
-from p2pjax.tasks.task import Task
 from p2pjax.training.local_updates import LocalUpdates, epochs, steps
-from p2pjax.types import Array, Evaluate, FederatedData, InputError, Models
-
-OPTIMIZERS = {
-    "sgd": optax.sgd,
-    "momentum": partial(optax.sgd, momentum=0.9),
-    "adam": optax.adam,
-}
+from p2pjax.types import InputError
 
 
 def make_jobs(config: Config) -> list[Job]:
@@ -42,8 +25,7 @@ def make_jobs(config: Config) -> list[Job]:
     examples = problem.examples_of(config)
     network = problem.network_of(config, examples.num_classes)
     rates = config.learning_rates or (rate(config, 0.1),)
-    injected = optax.inject_hyperparams(OPTIMIZERS[config.optimizer])
-    optimizer = injected(learning_rate=rates[0])
+    optimizer = swept(config.optimizer, rates)
     inputs = math.prod(examples.x.shape[1:]) * examples.x.dtype.itemsize
     fitting.check_agents(
         config,
@@ -65,7 +47,6 @@ def make_jobs(config: Config) -> list[Job]:
         num_rounds=config.num_rounds,
         num_peers=config.degree or 3,
         penalty_weight=config.penalty_weight,
-        level=config.level,
         batch_size=config.batch_size,
         local_updates=_local_updates(config),
         loss_probability=config.loss_probability,
@@ -74,25 +55,9 @@ def make_jobs(config: Config) -> list[Job]:
         consensus_step=config.consensus_step,
         head=problem.head_of(config),
     )
-    evaluate = _evaluation(config, task)
-    jobs = []
-    for name in config.methods:
-        is_afresh = name in AFRESH
-        if not is_afresh:
-            program = Program(METHODS[name](made), evaluate)
-        for value in rates:
-            if is_afresh:  # no state has the rate, so each has a program
-                fixed = made._replace(optimizer=OPTIMIZERS[config.optimizer](value))
-                program = Program(METHODS[name](fixed), evaluate)
-            jobs += jobs_of_runs(
-                config,
-                name,
-                {"learning_rate": value},
-                program,
-                data,
-                hyperparameters={} if is_afresh else {"learning_rate": value},
-            )
-    return jobs
+    entrants = entrants_of(config, made)
+    evaluate = evaluation(config, task, validates=config.valid_fraction > 0)
+    return jobs_of(config, entrants, config.optimizer, rates, evaluate, data)
 
 
 def _local_updates(config: Config) -> LocalUpdates | None:
@@ -103,22 +68,6 @@ def _local_updates(config: Config) -> LocalUpdates | None:
     if config.local_steps is not None:
         return steps(config.local_steps)
     return None if config.local_epochs is None else epochs(config.local_epochs)
-
-
-def _evaluation(config: Config, task: Task) -> Evaluate:
-    """Scores on own tests, the worst tenth, and the validation that chooses rates."""
-    loop = agent_loop(config, task)
-    on_own_tests, on_parts = before_and_after(task, loop), on_test_sets(task, loop)
-
-    def evaluate(models: Models, data: FederatedData) -> dict[str, Array]:
-        values = dict(on_own_tests(models, data))
-        values["worst_decile"] = worst_decile(values["accuracy"])
-        if config.valid_fraction:
-            found = on_parts(models, data._replace(test=data.valid))
-            values["valid_accuracy"] = found["accuracy"]
-        return values
-
-    return evaluate
 
 
 def report(config: Config, folder: Path) -> None:

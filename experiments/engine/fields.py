@@ -80,6 +80,7 @@ def integers(
     help_text: str,
     *,
     at_least: int = 0,
+    at_most: int = MOST,
     distinct: bool = True,
     topic: str = STUDY,
 ) -> Any:
@@ -89,10 +90,11 @@ def integers(
       default: None where something else decides.
       help_text: a sentence.
       at_least: smallest value that is taken.
+      at_most: largest value that is taken.
       distinct: whether a repeated one counts once; those of layers do not.
       topic: under which the help lists it.
     """
-    one = _integer_in(at_least, MOST)
+    one = _integer_in(at_least, at_most)
 
     def read(value: Any) -> tuple[int, ...]:
         fields = _split(value)

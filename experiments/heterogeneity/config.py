@@ -1,22 +1,14 @@
 """The flags of `experiments.heterogeneity`."""
 
 import dataclasses
-from collections.abc import Callable
 
 from experiments.engine.config import Common
 from experiments.engine.datasets import FORMATS, is_format
 from experiments.engine.fields import DATA, integer, names, numbers
+from experiments.engine.texts import LOADERS
 from experiments.heterogeneity.practical import PARTS
-from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
-from p2pjax.datasets.loaders.text import Documents
 
 IMAGES = ("digits", "mnist")  # each in several splits
-LOADERS: dict[str, Callable[[str], Documents]] = {
-    "shakespeare": shakespeare.load,
-    "chat": chat.load,
-    "reddit": reddit.load,
-    "stackoverflow": stackoverflow.load,
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,9 @@ from experiments.engine import reading
 from experiments.engine.command import Experiment
 from experiments.engine.datasets import is_format, load_dataset, users_of_runs
 from experiments.engine.jobs import Measurement, data_rng
+from experiments.engine.texts import LOADERS
 from experiments.heterogeneity import practical
-from experiments.heterogeneity.config import IMAGES, LOADERS, Config
+from experiments.heterogeneity.config import IMAGES, Config
 from p2pjax.datasets import label_skew
 from p2pjax.datasets.loaders import digits, mnist, speakers, text
 from p2pjax.datasets.loaders.text import Corpus

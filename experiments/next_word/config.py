@@ -1,7 +1,6 @@
 """The flags of `experiments.next_word`."""
 
 import dataclasses
-from collections.abc import Callable
 
 from experiments.engine.config import Common
 from experiments.engine.fields import (
@@ -15,16 +14,9 @@ from experiments.engine.fields import (
     numbers,
     switch,
 )
-from p2pjax.datasets.loaders import chat, reddit, shakespeare, stackoverflow
-from p2pjax.datasets.loaders.text import Documents
+from experiments.engine.texts import LOADERS
 from p2pjax.exchange import shared
 
-LOADERS: dict[str, Callable[[str], Documents]] = {
-    "shakespeare": shakespeare.load,
-    "chat": chat.load,
-    "reddit": reddit.load,
-    "stackoverflow": stackoverflow.load,
-}
 METHODS = (
     "local_only",
     "dpsgd",

@@ -6,27 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from experiments.analysis import figures
-from experiments.engine import design, fitting
+from experiments.engine import design, texts
 from experiments.engine.command import SUMMARY, Experiment
-from experiments.engine.datasets import least_words, load_dataset, users_of_runs
-from experiments.engine.jobs import (
-    Job,
-    data_rng,
-    jobs_of_runs,
-    of_all_runs,
-    own_examples,
-)
+from experiments.engine.jobs import Job, jobs_of_runs
 from experiments.next_word import tables
-from experiments.next_word.config import LOADERS, Config
+from experiments.next_word.config import Config
 from experiments.next_word.methods import (
     Contender,
     build_program,
     make_optimizer,
     make_task,
 )
-from p2pjax.datasets.loaders import speakers, text
-from p2pjax.datasets.loaders.text import Corpus, Documents
-from p2pjax.types import FederatedData
+from p2pjax.datasets.loaders import text
 
 PUSHED = ("p2p_bn_no_tuning", "p2p_bn")
 COMPARED = ("d2", "gosgd", "sgp", "p2p_bn")  # in the thesis
@@ -147,22 +138,6 @@ def contenders(config: Config) -> Compared:
     return found
 
 
-def load_documents(config: Config, num_agents: int) -> Documents:
-    """The texts that the config names, of at least so many users in every run."""
-
-    def written() -> Documents:
-        check_room(config, least_words(config, config.num_words))
-        return speakers.speakers(users_of_runs(config, num_agents), seed=config.seed)
-
-    return load_dataset(
-        config,
-        config.dataset,
-        written,
-        "generated texts of speakers are used",
-        LOADERS,
-    )
-
-
 def check_room(config: Config, num_ids: int) -> None:
     """Refuses agents that cannot fit, before their texts are made.
 
@@ -171,42 +146,39 @@ def check_room(config: Config, num_ids: int) -> None:
       num_ids: of the vocabulary, at least.
     """
     for contender, _ in contenders(config):
-        fitting.check_agents(
+        texts.check_room(
             config,
             1 if contender.method == "central" else contender.num_agents,
             make_task(config, contender, num_ids),
-            make_optimizer(config),
-            batch=config.batch_size * (text.WINDOW * config.units + num_ids) * 4,
+            units=config.units,
+            num_ids=num_ids,
+            optimizer=make_optimizer(config),
         )
-
-
-def make_data(
-    config: Config, corpus: Corpus, num_agents: int
-) -> dict[int, FederatedData]:
-    """Other users in every run, by its number; all have the same shapes."""
-
-    def of_run(run: int) -> FederatedData:
-        users = text.select(
-            corpus,
-            num_agents=num_agents,
-            run=run,
-            seed=config.seed,
-            min_train=config.min_train,
-            max_train=config.max_train,
-        )
-        return text.world_of_users(corpus, users, data_rng(config, run))
-
-    of_runs = of_all_runs(config, of_run)
-    return {run: own_examples(config, data) for run, data in of_runs.items()}
 
 
 def make_jobs(config: Config) -> list[Job]:
     """All runs of what the study compares."""
     compared = contenders(config)
     sizes = sorted({contender.num_agents for contender, _ in compared})
-    corpus = text.encode(load_documents(config, sizes[-1]), config.num_words)
+    documents = texts.load_documents(
+        config,
+        config.dataset,
+        sizes[-1],
+        config.num_words,
+        lambda num_ids: check_room(config, num_ids),
+    )
+    corpus = text.encode(documents, config.num_words)
     check_room(config, corpus.vocabulary.num_ids)
-    data = {size: make_data(config, corpus, size) for size in sizes}
+    data = {
+        size: texts.worlds(
+            config,
+            corpus,
+            size,
+            min_train=config.min_train,
+            max_train=config.max_train,
+        )
+        for size in sizes
+    }
     jobs = []
     for contender, setting in compared:
         jobs += jobs_of_runs(

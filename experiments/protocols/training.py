@@ -60,7 +60,6 @@ def jobs_of(config: Config) -> list[Job]:
                 num_rounds=config.num_rounds,
                 num_peers=config.degree or 3,
                 penalty_weight=0.0,
-                level=0,
                 batch_size=config.batch_size,
                 local_updates=case.updates,
                 loss_probability=case.loss,

@@ -5,7 +5,7 @@ multi-task learning for neural networks", https://hal.science/hal-02373338.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -52,7 +52,7 @@ def partial_averaging(
     wiring: Wiring | NetworkCells | None = None,
     averaging: Averaging | PerModel | Callable[[int], Averaging] = server,
     local_updates: LocalUpdates = steps(1),
-    drift_threshold: float | None = None,
+    drift_threshold: float | Sequence[float] | None = None,
     shared_init: bool = True,
     update_scale: Array | None = None,
     channel: Channel = PERFECT,
@@ -85,7 +85,9 @@ def partial_averaging(
         `partial.metropolis_gossip`, or a gossip per model, `partial.per_model` and
         `partial.private_gossip`.
       local_updates: between two averagings, `steps(k)` or `epochs(e)`.
-      drift_threshold: dynamic averaging, see `partial_rounds`.
+      drift_threshold: dynamic averaging, a number for all models or one for each: an
+        agent asks for an exchange of a model only if its parameters are farther than
+        this, in squared distance, from those after their last exchange.
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
       channel: what happens to messages on their way. In pairs an exchange is lost as a

@@ -20,7 +20,7 @@ from p2pjax.partial.averaging import (
     messages_and_payload,
     model_traffic,
 )
-from p2pjax.partial.drift import requests, updated
+from p2pjax.partial.drift import Threshold, requests, updated
 from p2pjax.types import Array, Key, ModelTraffic, PyTree
 
 
@@ -54,7 +54,7 @@ def partial_exchange(
     exchange: Exchange,
     averaging: Averaging,
     plan: MixPlan,
-    drift_threshold: float | None,
+    drift_threshold: Threshold | None,
     keeps_before: bool,
 ) -> PartialExchange:
     """How members average and what that costs.
@@ -63,7 +63,8 @@ def partial_exchange(
       exchange: of the method.
       averaging: how members average.
       plan: owner classes.
-      drift_threshold: of dynamic averaging; None: all agents and models, always.
+      drift_threshold: of dynamic averaging, `thresholds_of`; None: all agents and
+        models, always.
       keeps_before: whether an attack needs the parameters after the last averaging.
     """
     format = exchange.channel.format
@@ -146,7 +147,7 @@ def partial_exchange(
         if format is not None:
             size = bytes_of(averaging, used, plan, carried.params, format)
             found = found._replace(bytes=size)
-        if averaging.waves is not None:
+        if averaging.waves is not None or isinstance(drift_threshold, tuple):
             found = found._replace(models=model_traffic(averaging, used, plan))
         return found
 

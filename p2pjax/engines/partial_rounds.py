@@ -7,7 +7,7 @@ agents that implement a partial model average the parameters it owns. Nothing sh
 local training, everything shared is FedAvg or gossip of whole networks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ from p2pjax.exchange.robust import Rule
 from p2pjax.graphs.schedule import check_width
 from p2pjax.graphs.topology import Topology
 from p2pjax.partial.averaging import Averaging, warn_if_split
+from p2pjax.partial.drift import thresholds_of
 from p2pjax.partial.per_model import PerModel, Situation
 from p2pjax.partial.sharing import SharingPlan, initial_variables, update_rates
 from p2pjax.partial.views import restored, viewed
@@ -95,7 +96,7 @@ def partial_rounds(
     *,
     average_every: int = 1,
     num_steps: Callable[[Array], Array] | None = None,
-    drift_threshold: float | None = None,
+    drift_threshold: float | Sequence[float] | None = None,
     changes: GroupChanges | None = None,
     shared_init: bool = True,
     update_scale: Array | None = None,
@@ -123,8 +124,9 @@ def partial_rounds(
       drift_threshold: dynamic averaging (Kamp et al. 2018,
         https://arxiv.org/abs/1807.03210): when it is time, an agent asks for an
         exchange of a model only if the squared distance of its parameters of that
-        model from those after their last exchange is larger than this. None: all
-        agents and models, always.
+        model from those after their last exchange is larger than this, or than the
+        number of this model, where there is one for each. Models that have their own
+        in the scheme keep it. None: all agents and other models, always.
       changes: how members change, with `changing.group_averaging`; None: they stay.
       shared_init: whether all agents start from the same weights.
       update_scale: `[N]` factors of the agents' updates.
@@ -140,9 +142,8 @@ def partial_rounds(
         lost = channel.loss_probability
         averaging = averaging.among(Situation(sharing.plan, average_every, lost))
     check_partial(averaging, channel, attack, aggregate)
-    if drift_threshold is not None and not 0 <= drift_threshold < float("inf"):
-        raise InputError(f"Need a drift_threshold of 0 or more, got {drift_threshold}.")
-    if drift_threshold is not None and (averaging.settle or averaging.disturb):
+    threshold = thresholds_of(sharing, drift_threshold)
+    if threshold is not None and (averaging.settle or averaging.disturb):
         raise InputError(
             "Need no drift_threshold for a gossip with a tolerance or with noise, got "
             "both: who drifts and who agrees would decide about the same exchanges."
@@ -170,7 +171,7 @@ def partial_rounds(
         sharing.plan, channel, attack, aggregate, eager=averaging.peers is None
     )
     if changes is not None and (
-        channel != PERFECT or (attack, aggregate, drift_threshold) != (None,) * 3
+        channel != PERFECT or (attack, aggregate, threshold) != (None,) * 3
     ):
         raise InputError(
             "Need a perfect channel, honest agents, the mean and no drift_threshold "
@@ -179,7 +180,7 @@ def partial_rounds(
         )
     needs_before = attack is not None and attack.needs_before
     average, cost = partial_exchange(
-        exchange, averaging, sharing.plan, drift_threshold, needs_before
+        exchange, averaging, sharing.plan, threshold, needs_before
     )
 
     def init_fn(key: Key, data: FederatedData) -> PartialAveragingState:
@@ -192,7 +193,7 @@ def partial_rounds(
         variables = initial_variables(key, task, sharing, shared_init)
         params = view(variables.params)
         reference: PyTree = ()
-        if drift_threshold is not None:
+        if threshold is not None:
             reference = jax.tree.map(jnp.copy, params)
         opt_state = jax.vmap(learner.init)(variables)
         groups: GroupState | tuple[()] = ()

@@ -5,18 +5,64 @@ model averaging", https://arxiv.org/abs/1807.03210) exchanges only what has drif
 here model by model.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from p2pjax.exchange.owner_classes import Block, MixPlan
-from p2pjax.types import LOCAL, Array, PyTree
+from p2pjax.partial.sharing import SharingPlan
+from p2pjax.types import LOCAL, Array, InputError, PyTree
+
+_ALWAYS = -1.0  # every squared distance is larger
+
+# Of all models, or of each by its number.
+Threshold = float | tuple[float, ...]
+
+
+def thresholds_of(
+    sharing: SharingPlan, given: float | Sequence[float] | None
+) -> Threshold | None:
+    """Thresholds of dynamic averaging; None where averaging is not dynamic.
+
+    A model's own threshold, of the scheme, comes before a number that is given for all;
+    where none is given, models without their own are always averaged.
+
+    Args:
+      sharing: whose models may have thresholds.
+      given: of all models, or one for each.
+    """
+    own = sharing.drift_thresholds
+    is_own = any(limit is not None for limit in own)
+    limits = None if given is None else np.asarray(given, float)
+    if limits is not None and not (np.isfinite(limits) & (limits >= 0)).all():
+        raise InputError(f"Need a drift_threshold of 0 or more, got {given}.")
+    if limits is None or limits.ndim == 0:
+        if not is_own:
+            return None if limits is None else float(limits)
+        others = _ALWAYS if limits is None else float(limits)
+        found = tuple(others if limit is None else float(limit) for limit in own)
+    elif is_own or limits.shape != (len(own),):
+        raise InputError(
+            f"Need a number as drift_threshold, or one for each of {len(own)} models "
+            f"none of which has its own, got {given} and models with {own}."
+        )
+    else:
+        found = tuple(limits.tolist())
+    num_owners = 1 + max((int(c.owner.max()) for c in sharing.plan.classes), default=0)
+    if num_owners > len(found):  # weights between two models, of which none is lower
+        if len(set(found)) > 1:
+            raise InputError(
+                "Need the same drift_threshold for all models where weights between "
+                f"models are averaged too (cross_model), got {found}."
+            )
+        found = (*found, *found[:1] * (num_owners - len(found)))
+    return found
 
 
 def requests(
-    params: PyTree, reference: PyTree, plan: MixPlan, threshold: float
+    params: PyTree, reference: PyTree, plan: MixPlan, threshold: Threshold
 ) -> Callable[[np.ndarray], Array]:
     """Who asks for an exchange, model by model.
 
@@ -25,7 +71,7 @@ def requests(
       reference: parameters after the last exchange, leaves `[N, ...]`.
       plan: owner classes.
       threshold: an agent asks for a model whose parameters are farther from the
-        reference than this, in squared distance.
+        reference than this, in squared distance; of all models or of each.
 
     Returns:
       A function from the owner vector `[N]` of a class to who asks, bool `[N]`.
@@ -34,8 +80,9 @@ def requests(
 
     def asking(owner: np.ndarray) -> Array:
         found = jnp.zeros(len(owner), bool)
-        for model in np.unique(owner[owner != LOCAL]):
-            found |= (distance[int(model)] > threshold) & jnp.asarray(owner == model)
+        for model in np.unique(owner[owner != LOCAL]).tolist():
+            limit = threshold[model] if isinstance(threshold, tuple) else threshold
+            found |= (distance[model] > limit) & jnp.asarray(owner == model)
         return found
 
     return asking

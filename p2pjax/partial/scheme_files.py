@@ -13,6 +13,7 @@ cells = "0-6-3-0"
 groups = [[0, 1, 2, 3], [4, 5, 6, 7]]
 depends = ["language"]
 rate = 0.5                  # factor of the updates of its parameters
+drift_threshold = 0.1       # of dynamic averaging, in the place of the method's
 
 [models.speaker]
 cells = "0-3-2-0"
@@ -36,7 +37,8 @@ from p2pjax.types import InputError, Layout
 
 MOST_BYTES = 2**20
 _SCHEME_KEYS = ("network", "networks", "agents", "cross_model", "neutral_input")
-_MODEL_KEYS = ("cells", "members", "groups", "depends", "offsets", "rate")
+_NUMBERS = ("rate", "drift_threshold")
+_MODEL_KEYS = ("cells", "members", "groups", "depends", "offsets", *_NUMBERS)
 
 
 class _Named(NamedTuple):
@@ -55,8 +57,9 @@ def read_scheme(
     A file has `network` and `agents`, or `networks`, and a table `[models.NAME]` for
     each model with its `cells` and its `members` (numbers of agents, or "all") or
     `groups`, a list of lists with a model each. A model may have `depends`, names of
-    models; `rate`, a factor of its updates; and `offsets`, a list of first columns for
-    each member. See `p2pjax.partial.scheme_files` for an example.
+    models; `rate`, a factor of its updates; `drift_threshold`, of dynamic averaging;
+    and `offsets`, a list of first columns for each member. There is an example in
+    `p2pjax.partial.scheme_files`.
 
     Args:
       path: of the file.
@@ -190,9 +193,9 @@ def _models(name: str, fields: Any, num_agents: int) -> list[_Named]:
     if offsets is not None and "groups" in fields:
         raise InputError(f"Need members, not groups, of model {name} for offsets.")
     depends = _list(fields.get("depends", []), f"depends of model {name}", str)
-    rate = fields.get("rate", 1.0)
-    if isinstance(rate, bool) or not isinstance(rate, int | float):
-        raise InputError(f"Need a number as the rate of model {name}, got {rate!r}.")
+    numbers = {
+        key: _number(fields[key], key, name) for key in _NUMBERS if key in fields
+    }
     found = []
     for group in groups:
         who = _list(group, f"members of model {name}", int)
@@ -208,7 +211,7 @@ def _models(name: str, fields: Any, num_agents: int) -> list[_Named]:
         if offsets is not None:
             rows = _list(offsets, f"offsets of model {name}", list)
             columns = tuple(tuple(_list(row, "offsets", int)) for row in rows)
-        model = PartialModel(cells, tuple(who), columns, float(rate))
+        model = PartialModel(cells, tuple(who), columns, **numbers)
         found.append(_Named(name, model, tuple(depends)))
     return found
 
@@ -251,6 +254,12 @@ def _is_set(table: Mapping[str, Any], key: str) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"Need true or false for {key}, got {value!r}.")
     return value
+
+
+def _number(value: Any, what: str, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"Need a number as the {what} of model {name}, got {value!r}.")
+    return float(value)
 
 
 def _list(value: Any, what: str, kind: type) -> list[Any]:

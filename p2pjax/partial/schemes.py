@@ -28,6 +28,7 @@ class PartialModel(NamedTuple):
     members: tuple[int, ...]  # agents that implement it
     offsets: tuple[Layout, ...] | None = None  # [member][part] first column, or placed
     rate: float = 1.0  # factor of the updates of the parameters that it owns
+    drift_threshold: float | None = None  # dynamic averaging; None: the method's own
 
 
 class Scheme(NamedTuple):
@@ -148,9 +149,15 @@ def check_scheme(scheme: Scheme) -> None:
             raise InputError(
                 f"Need a rate of 0 or more of model {index}, got {model.rate}."
             )
-        if len(model.members) < 2 and model.rate != 1:
+        limit = model.drift_threshold
+        if limit is not None and not 0 <= limit < float("inf"):
             raise InputError(
-                f"Need two members or more of a model with a rate of its own, got "
+                f"Need a drift_threshold of 0 or more of model {index}, got {limit}."
+            )
+        if len(model.members) < 2 and (model.rate != 1 or limit is not None):
+            what = "rate" if limit is None else "drift_threshold"
+            raise InputError(
+                f"Need two members or more of a model with a {what} of its own, got "
                 f"{len(model.members)} of model {index}: what one agent has is local."
             )
         if len(model.members) < 2:

@@ -39,6 +39,8 @@ class SharingPlan(NamedTuple):
     gives_masks: bool = False  # of absent cells to the network, which may silence them
     masks_updates: bool = False  # keeps the parameters of absent cells at 0
     rates: tuple[float, ...] = ()  # of each model; () where all are 1
+    # of each model that has its own, None of others
+    drift_thresholds: tuple[float | None, ...] = ()
 
 
 def known_cells(
@@ -125,6 +127,7 @@ def compile_scheme(
         gives_masks=has_absent and (is_known or not found),
         masks_updates=has_absent and not is_known,
         rates=rates if any(rate != 1 for rate in rates) else (),
+        drift_thresholds=tuple(model.drift_threshold for model in scheme.models),
     )
 
 

@@ -151,6 +151,12 @@ def _check_scheme(scheme: Scheme, num_agents: int) -> None:
                 f"Need a rate of 1 of each partial model, got {model.rate} of model "
                 f"{number}: use partial_averaging for rates of their own."
             )
+        if model.drift_threshold is not None:
+            raise InputError(
+                f"Need no drift_threshold of partial models, got "
+                f"{model.drift_threshold} of model {number}: use partial_averaging for "
+                "dynamic averaging."
+            )
     if len(set(scheme.networks)) > 1:
         raise InputError(
             "Need the same cells in each agent where agents hear each other's models, "

@@ -1,0 +1,1 @@
+"""Averaging levels of any network against FedPer and Ditto at equal bytes."""
