@@ -169,7 +169,7 @@ def table(folder: Path, budget: str, amount: float | None) -> str:
 def _beyond(found: Sequence[Contender], budget: str, amount: float) -> list[str]:
     """Lines on methods that had used up more than the budget when first evaluated."""
     most = {
-        one.method: max(spent(row, budget) for row in one.rows) for one in found[::-1]
+        one.name: max(spent(row, budget) for row in one.rows) for one in found[::-1]
     }
     over = [f"{name} {used:,.0f}" for name, used in most.items() if used > amount]
     if not over:
