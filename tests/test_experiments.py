@@ -340,6 +340,8 @@ def on_embedded_data(flagfile, train_size, test_size):
             "--features=3",
             "--max_examples=8",
         )
+    if "protocols.tokens" in name:
+        small += ("--rates=0.1",)  # fewer tokens are fewer schemes
     if "robustness.averaging" in name:
         small += ("--rules=gts", "--attacks=none")
     if "robustness.compression_femnist" in name:
