@@ -63,6 +63,14 @@ SMALL = {
     ),
     "heterogeneity": ("--num_agents=3",),
     "fedcurv": (*ONE_ROUND, "--study=examples", "--methods=fedavg,majority"),
+    "levels": (
+        *ONE_ROUND,
+        "--num_agents=2",
+        "--channels=2",
+        "--hidden=4",
+        "--levels=50",
+        "--methods=local_only",
+    ),
 }
 OF_IMAGES = (
     "mnist",
@@ -101,7 +109,15 @@ def layout(experiment, num_inputs, num_classes):
 
 @pytest.mark.parametrize(
     "experiment",
-    marked(SMALL, "connections", "combination", "robustness", "virtual", "protocols"),
+    marked(
+        SMALL,
+        "connections",
+        "combination",
+        "levels",
+        "robustness",
+        "virtual",
+        "protocols",
+    ),
 )
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes
 def test_own_npz(run, tmp_path, experiment):
@@ -152,7 +168,7 @@ def test_data_without_users_is_refused_where_users_are_agents(run, tmp_path, cap
     assert "at least 2 users are needed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("experiment", ["femnist", "vsn", "fedcurv"])
+@pytest.mark.parametrize("experiment", ["femnist", "vsn", "fedcurv", "levels"])
 def test_own_examples_without_users_are_refused_there(
     run, tmp_path, capsys, experiment
 ):

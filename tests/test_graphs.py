@@ -594,3 +594,18 @@ def test_importing_graphs_imports_neither_networkx_nor_scipy():
         "assert 'scipy.optimize' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_slots_that_are_added_are_not_used(weighted):
+    graph = graphs.erdos_renyi(9, 0.4, seed=0)
+    one = graphs.uniform_receive(graph) if weighted else graph
+    width = one[0].shape[1] + 3
+    wide = graphs.pad_width(one, width)
+    assert wide[0].shape == wide[1].shape == (9, width)
+    assert (wide[0][:, -3:] == np.arange(9)[:, None]).all()
+    assert not wide[1][:, -3:].any()
+    for before, after in zip(one, wide, strict=True):
+        np.testing.assert_array_equal(np.asarray(before), after[:, :-3])
+    with pytest.raises(InputError, match=f"at most {width - 1} neighbours, got one of"):
+        graphs.pad_width(wide, width - 1)

@@ -345,9 +345,15 @@ class TestBatchNormCNN:
             SMALL.apply(variables, x), SMALL.apply(variables, x[..., None])
         )
 
-    @pytest.mark.parametrize("shape", [(2, 3, 8, 1), (2, 64)])
-    def test_refuses_images_that_are_too_small(self, shape):
-        with pytest.raises(InputError, match=r"at least 4 x 4 pixels .* use larger"):
+    @pytest.mark.parametrize(
+        ("shape", "said"),
+        [
+            ((2, 3, 8, 1), r"at least 4 x 4 pixels .* use larger"),
+            ((2, 64), "images of height and width .* choose other data"),
+        ],
+    )
+    def test_refuses_what_it_cannot_pool(self, shape, said):
+        with pytest.raises(InputError, match=said):
             jax.eval_shape(SMALL.init, jax.random.key(0), jnp.zeros(shape))
 
     def test_wiring_names_each_parameter_and_its_axes(self):

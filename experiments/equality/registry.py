@@ -65,6 +65,7 @@ WITHOUT = {
     "moving_geometric": "geometric graphs of other places; tests/test_named_graphs.py",
     "one_peer_exponential": f"{NONE} tests/test_weights.py",
     "oracle graph": f"{NONE} tests/test_graphs.py",
+    "pad_width": "adds slots that are not used; tested in tests/test_graphs.py",
     "random_views": "drawn by a rule of its own; tested in tests/test_graphs.py",
     "size_weighted": f"{NONE} tests/test_weights.py",
     "squared_error_ratio": f"{NONE} tests/test_named_graphs.py",

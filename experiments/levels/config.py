@@ -5,6 +5,7 @@ import dataclasses
 from experiments.compare.entrants import OPTIMIZERS
 from experiments.engine import texts
 from experiments.engine.config import Common
+from experiments.engine.datasets import dataset_field
 from experiments.engine.fields import (
     DATA,
     TRAINING,
@@ -48,12 +49,10 @@ class Config(Common):
         "end.",
         above=0,
     )
-    dataset: str | None = choice(
-        None,
+    dataset: str | None = dataset_field(
         (*IMAGES, *TEXTS),
         "Embedded procedural handwriting (glyphs, the default) or generated texts of "
         "speakers, or a data set in --data_dir.",
-        topic=DATA,
     )
     num_agents: int = integer(
         16, "Writers or users, one per agent.", at_least=2, topic=DATA
@@ -61,7 +60,8 @@ class Config(Common):
     variant: str = choice(
         "a",
         list(femnist.VARIANTS),
-        "Classes of images: a all 62, m 47 with similar cases merged, d digits.",
+        "Classes of glyphs and femnist: a all 62, m 47 with similar cases merged, d "
+        "digits.",
         topic=DATA,
     )
     samples: int = integer(

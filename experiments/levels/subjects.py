@@ -1,5 +1,6 @@
 """What agents of `experiments.levels` learn: images of writers, texts of users."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -57,28 +58,34 @@ def _images(
     def network(num_classes: int) -> networks.CNN:
         return networks.CNN(config.channels, config.hidden, num_classes)
 
-    def check_room(num_classes: int) -> None:
-        shape = (*glyphs.SHAPE, 1)
+    def check_room(num_classes: int, shape: tuple[int, ...] = (*glyphs.SHAPE, 1)):
         task = classification(network(num_classes), shape)
-        pixels = config.batch_size * glyphs.SHAPE[0] * glyphs.SHAPE[1]
+        pixels = config.batch_size * math.prod(shape)
         fitting.check_agents(config, config.num_agents, task, optimizer, batch=pixels)
+
+    def of_variant(examples: Examples) -> Examples:
+        return femnist.variant(examples, config.variant)
 
     def drawn() -> Examples:
         num_classes = 10 if config.variant == "d" else 62
         check_room(10)
-        return glyphs.glyphs(
+        made = glyphs.glyphs(
             config.num_agents,
             config.samples,
             seed=config.seed,
             num_classes=num_classes,
         )
+        return of_variant(made)
 
     note = "procedural handwriting (glyphs) is used"
-    loaders = {"femnist": femnist.load, **texts.LOADERS}  # what one could have named
+    loaders = {
+        "femnist": lambda folder: of_variant(femnist.load(folder)),
+        **texts.LOADERS,  # what one could have named
+    }
     found = load_dataset(config, config.dataset, drawn, note, loaders)
     needs.need_users(found, config.dataset or IMAGES[0], 2)
-    examples = with_channels(femnist.variant(found, config.variant))
-    check_room(examples.num_classes)
+    examples = with_channels(found)
+    check_room(examples.num_classes, examples.x.shape[1:])
 
     def of_run(run: int) -> FederatedData:
         return federate_examples(
