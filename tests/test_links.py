@@ -30,7 +30,12 @@ def test_links_to_the_repository(page):
     named = re.findall(rf"{REPOSITORY}(?:blob|tree)/main/([^)#\s>]+)", text)
     near = re.findall(r"\]\(((?:\.\./)+[^)#\s]+)", text)
     missing = [name for name in named if not (ROOT / name).exists()]
-    missing += [name for name in near if not (page.parent / name).exists()]
+    made = re.compile(r"\.\./(api|notebooks)/")  # by the build, which checks them
+    missing += [
+        name
+        for name in near
+        if not made.match(name) and not (page.parent / name).exists()
+    ]
     assert not missing
 
 
