@@ -188,7 +188,7 @@ class Common:
     agent_loop: int | None = integer(
         None,
         "How many agents train side by side: 1 one after the other in place, c chunks "
-        "of c, 0 all in one batch; what suits the network and the machine if not "
+        "of about c, 0 all in one batch; what suits the network and the machine if not "
         "given.",
         at_least=0,
         topic=MACHINE,
