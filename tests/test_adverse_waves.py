@@ -225,7 +225,7 @@ RULES = {"clipping": partial(clipping, 2.0), "balance": partial(balance, 0.9, 0.
     [
         ("clipping", Timing(), VMAP, 2),
         ("balance", Timing(loss_probability=0.3), IN_PLACE, None),
-        pytest.param("clipping", DELAYS, IN_PLACE, None, marks=SLOW),
+        ("clipping", DELAYS, IN_PLACE, None),
         ("balance", DELAYS, VMAP, None),
         pytest.param("balance", Timing(poisson=True), VMAP, None, marks=SLOW),
         pytest.param("clipping", Timing(), IN_PLACE, None, marks=SLOW),

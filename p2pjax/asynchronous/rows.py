@@ -28,12 +28,12 @@ def read(tree: PyTree, task: int, start: int, at: Array, *more: Array) -> PyTree
       task: its number.
       start: its first agent.
       at: one agent, or several.
-      *more: further indices, such as those of mailboxes.
+      *more: further indices, such as those of mailboxes, or of several of them.
     """
 
     def rows(leaf: Array, first: int) -> Array:
         place = at - first
-        if jnp.ndim(at):
+        if any(map(jnp.ndim, (at, *more))):
             place = jnp.clip(place, 0, leaf.shape[0] - 1)
             return jnp.asarray(leaf)[(place, *more)]
         return _get(leaf, place, *more)
