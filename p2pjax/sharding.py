@@ -152,6 +152,17 @@ def broadcast_from_owner(tree: PyTree, is_owner: jax.Array) -> PyTree:
     )
 
 
+def gather_shards(tree: PyTree) -> PyTree:
+    """Inside `over_devices`: what all devices have, on every device, in their order.
+
+    Args:
+      tree: this device's own arrays, which have a leading axis.
+    """
+    if not _is_spread():
+        return tree
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), tree)
+
+
 def num_shards() -> int:
     """Devices that the agents are spread over.
 

@@ -67,6 +67,7 @@ INSIDE_PROGRAMS = {
     "pj.sharding.check_single_device",
     "pj.sharding.constrain_sharding",
     "pj.sharding.first_agent",
+    "pj.sharding.gather_shards",
     "pj.sharding.jit_sharded",
     "pj.sharding.placed",
     "pj.sharding.rotate_shards",

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from p2pjax import sharding
+from p2pjax.asynchronous import posting
 from p2pjax.asynchronous.messages import Mailing, posted, shared
 from p2pjax.asynchronous.rows import place_of, put, read, take, write, write_all
 from p2pjax.asynchronous.task_groups import in_task, leaf_groups
@@ -110,29 +111,27 @@ def in_place(
             start = starts[task]
             groups = leaf_groups(state.mailbox, task)
             place = wave.agent - first
-            is_mine = _is_mine(wave, place, num_own)
 
-            def one_posting(i: Array, state: AsynchronousState) -> AsynchronousState:
-                at = jnp.clip(place[i], 0, num_own - 1)
+            def message_of(i: Array) -> PyTree:
+                at = place[i]
                 sender = read(state.agents.variables, task, start, at)
                 before = None
                 if mailing.needs_before:
                     before = read(state.before, task, start, at)
-                message = sharding.broadcast_from_owner(
-                    posted(
-                        mailing,
-                        key,
-                        t,
-                        wave.training[i],
-                        sender,
-                        attacks(state, at),
-                        before,
-                    ),
-                    jnp.asarray(is_mine[i]),
+                return posted(
+                    mailing,
+                    key,
+                    t,
+                    wave.training[i],
+                    sender,
+                    attacks(state, at),
+                    before,
                 )
+
+            def deliver(i: Array, message: PyTree, mailbox: PyTree) -> PyTree:
                 to = wave.receiver[i] - first  # [K]
-                is_mine_too = (to >= 0) & (to < num_own)
-                order = jnp.argsort(~is_mine_too)
+                is_mine = (to >= 0) & (to < num_own)
+                order = jnp.argsort(~is_mine)
 
                 def one_message(k: Array, mailbox: PyTree) -> PyTree:
                     at, slot = to[order[k]], wave.receiver_slot[i, order[k]]
@@ -145,12 +144,12 @@ def in_place(
                         write(mailbox, total, task, start, at, slot)
                     )
 
-                mailbox = jax.lax.fori_loop(
-                    0, is_mine_too.sum(), one_message, state.mailbox
-                )
-                return state._replace(mailbox=mailbox)
+                return jax.lax.fori_loop(0, is_mine.sum(), one_message, mailbox)
 
-            return jax.lax.fori_loop(0, wave.width, one_posting, state)
+            mailbox = posting.post_all(
+                wave.width, wave.agent // num_own, message_of, deliver, state.mailbox
+            )
+            return state._replace(mailbox=mailbox)
 
         def one_wave(number: Array, state: AsynchronousState) -> AsynchronousState:
             of_tasks = [take(number, table) for table in tables]
