@@ -29,8 +29,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 settings.register_profile("p2pjax", deadline=None, derandomize=True)
 settings.load_profile("p2pjax")
 
-# Half of all compile time goes into XLA's newer code for fusions, which users run. Slow
-# tests keep it; the others do with the older one, in versions that have both.
+# Half of all compile time goes into XLA's newer code for fusions, which users run, and
+# into LLVM's optimizations. Slow tests keep both; the others do without the second, and
+# with the older fusions in versions that have both.
 _OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
 
 # Reading thousands of maps takes as long as a small test, so they are read at times: no
@@ -50,6 +51,8 @@ def pytest_configure(config):
         flags = os.environ.get("XLA_FLAGS", "")
         if _OLDER_FUSIONS.split("=")[0] not in flags:
             os.environ["XLA_FLAGS"] = f"{flags} {_OLDER_FUSIONS}"  # of subprocesses too
+    if config.option.markexpr == "not slow":
+        _compile_quickly(True)
 
 
 def pytest_collection_finish():
@@ -90,21 +93,32 @@ def few_programs():
     mapped_memory.make_room()
 
 
+def _compile_quickly(wanted):
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(wanted))
+    jax.config.update("jax_disable_most_optimizations", wanted)
+
+
 @contextlib.contextmanager
-def _compiling_quickly():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        jax.config.update("jax_disable_most_optimizations", True)
-        try:
-            yield
-        finally:
-            jax.config.update("jax_disable_most_optimizations", False)
+def _compiling(quickly):
+    before = jax.config.read("jax_disable_most_optimizations")
+    _compile_quickly(quickly)
+    try:
+        yield
+    finally:
+        _compile_quickly(before)
 
 
 @pytest.fixture
 def compiled_quickly():
     """For tests that compile more than they compute, also in their own processes."""
-    with _compiling_quickly():
+    with _compiling(quickly=True):
+        yield
+
+
+@pytest.fixture
+def compiled_fully():
+    """For fast tests that compute more than they compile, or look at what users get."""
+    with _compiling(quickly=False):
         yield
 
 
@@ -132,7 +146,7 @@ def run_once(tmp_path_factory):
     """As `run`, for the several tests of a module that look at the same run."""
 
     def run_experiment(*args, experiment="femnist"):
-        with _compiling_quickly():
+        with _compiling(quickly=True):
             folder = tmp_path_factory.mktemp("once") / "run"
             return _run(folder, *args, experiment=experiment)
 

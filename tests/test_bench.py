@@ -86,7 +86,9 @@ RATIOS = {  # without PyTorch, which need not be there
     "mixing": {"time/read_and_write", "p2pjax/scipy"},
     "slices": {"p2pjax_3/p2pjax_1"},
     "selection": {"p2pjax/jax_loop", "CPU time jax_loop/p2pjax"},
-    "events": {"6_agents_12_words: p2pjax/jax_loop"},
+    "events": {
+        f"6_agents_12_words: {form}/jax_loop" for form in ("p2pjax", "p2pjax_1_device")
+    },
     "peers": {"CPU time jax_loop/p2pjax"},
     "adversity": {"time: adverse/plain", "memory: adverse/plain"},
     "scale": {"cost p2pjax_4/p2pjax_2"},
@@ -245,13 +247,19 @@ def test_all_quick_flagfiles_are_timed():
     assert len(same) == 4
 
 
-def test_versions_need_another_checkout():
+@pytest.mark.parametrize(
+    "flags, sentence",
+    [
+        (["--other=nowhere"], "Need --other with the folder of another checkout, got"),
+        ([f"--other={ROOT}", "--only=cnn"], "Need --only among mlp, got cnn."),
+    ],
+)
+def test_versions_refuse(flags, sentence):
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.bench.versions", "--other=nowhere"],
+        [sys.executable, "-m", "experiments.bench.versions", *flags],
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
     assert done.returncode == 2
-    assert "Need --other with the folder of another checkout" in done.stderr
-    assert "nowhere" in done.stderr
+    assert sentence in done.stderr

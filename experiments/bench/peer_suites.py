@@ -4,8 +4,10 @@ Each peer may live in an environment of its own, named by a variable:
 
     python -m venv P && P/bin/pip install torch==2.13.0 gossipy-dfl torchvision
     python -m venv F && F/bin/pip install torch==2.13.0 'flwr[simulation]'
+    python3.13 -m venv D && D/bin/pip install torch==2.13.0 decent-bench
     BENCH_TORCH_PYTHON=P/bin/python BENCH_GOSSIPY_PYTHON=P/bin/python \
-    BENCH_FLOWER_PYTHON=F/bin/python python -m experiments.bench --suite=peers
+    BENCH_FLOWER_PYTHON=F/bin/python BENCH_DECENT_BENCH_PYTHON=D/bin/python \
+    python -m experiments.bench --suite=peers
 
 Those that are not there are left out, and why is printed. The CPU time is that of a
 process and all that it has started.
@@ -30,6 +32,7 @@ _NEEDED = {
     "torch": ("BENCH_TORCH_PYTHON", ("torch",)),
     "gossipy": ("BENCH_GOSSIPY_PYTHON", ("gossipy-dfl", "torch")),
     "flower": ("BENCH_FLOWER_PYTHON", ("flwr", "ray", "torch")),
+    "decent_bench": ("BENCH_DECENT_BENCH_PYTHON", ("decent-bench", "torch")),
 }
 
 
@@ -73,10 +76,10 @@ def peers(
             loop = System("torch_loop", "rounds", one, 1, python)
             systems["torch_loop"] = loop
             systems["torch_vmap"] = loop._replace(module="torch_vmap")
-        elif peer == "gossipy":
-            systems["gossipy"] = System("gossipy_loop", "rounds", one, 1, python)
-        else:
+        elif peer == "flower":
             systems["flower"] = System("flower_loop", "rounds", setting, 1, python)
+        else:
+            systems[peer] = System(f"{peer}_loop", "rounds", one, 1, python)
     workload = Workload("peers", "CPU-ms/agent-step", cpu_milliseconds, systems)
 
     def ratios(found: Medians) -> dict[str, float]:

@@ -44,8 +44,10 @@ def events(
         name = f"{num_agents}_agents_{words}_words"
         arguments = {**size, "batch_size": batch_size}
         by_waves = {**arguments, "num_devices": NUM_CORES}
+        on_one = {**arguments, "num_devices": 1}
         systems = {
             "p2pjax": System("event_loops", "by_waves", by_waves),
+            "p2pjax_1_device": System("event_loops", "by_waves", on_one),
             "jax_loop": System("event_loops", "one_after_the_other", arguments),
             **torch_systems("events", arguments),
         }
@@ -56,9 +58,12 @@ def events(
 
     def ratios(found: Medians) -> dict[str, float]:
         return {
-            f"{workload.name}: {name}": value
+            f"{workload.name}: {form}/{other}": rates[form] / rate_of_other
             for workload in workloads
-            for name, value in speedups(found[workload.name]).items()
+            for rates in [found[workload.name]]
+            for form in ("p2pjax", "p2pjax_1_device")
+            for other, rate_of_other in rates.items()
+            if form in rates and not other.startswith("p2pjax")
         }
 
     return Suite(workloads, ratios)

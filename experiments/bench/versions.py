@@ -1,6 +1,7 @@
 """Compares two checkouts of p2pjax, in turns in one run.
 
     python -m experiments.bench.versions --other=DIR --suite=headline,mixing --repeats=7
+    python -m experiments.bench.versions --other=DIR --suite=first_result --only=femnist
 
 A ratio above 1 means that this checkout is faster. Needs a quiet machine.
 """
@@ -35,14 +36,21 @@ class Options:
     suite: tuple[str, ...] = names(
         ("headline",), "What is measured.", among=list(SUITES)
     )
+    only: tuple[str, ...] | None = names(
+        None, "Workloads of these suites, by their first name; all if not given."
+    )
     repeats: int = integer(
         7, "Turns of each checkout; their median counts.", at_least=1
     )
 
 
-def own_systems(name: str) -> Iterator[tuple[Sequence[Workload], str, System]]:
+def own_systems(
+    name: str, only: Sequence[str] | None = None
+) -> Iterator[tuple[Sequence[Workload], str, System]]:
     """What of a suite runs p2pjax itself, and what is measured of each run."""
     for same in together(SUITES[name]().workloads):
+        if only is not None and same[0].name not in only:
+            continue
         for system, each in same[0].systems.items():
             if "p2pjax" in (system[:6], each.module[:6]):
                 yield same, system, each
@@ -71,11 +79,16 @@ def main(options: Options, arguments: list[str]) -> None:
             "Need --other with the folder of another checkout, got "
             f"{options.other} {' '.join(arguments)}."
         )
+    there = [w.name for name in options.suite for w in SUITES[name]().workloads]
+    if unknown := set(options.only or ()) - set(there):
+        raise InputError(
+            f"Need --only among {', '.join(there)}, got {', '.join(sorted(unknown))}."
+        )
     other = Path(options.other or "").resolve()
     print("| suite | system | this | other | unit | ratio | ratios of turns |")
     print("|---" * 7 + "|")
     for name in options.suite:
-        for workloads, label, system in own_systems(name):
+        for workloads, label, system in own_systems(name, options.only):
             answers = compared(system, other, options.repeats)
             for workload in workloads:
                 mine, theirs = (
