@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import marked
 from test_protocols import world_of
 
 import p2pjax as pj
@@ -75,7 +76,7 @@ def run(method, data=DATA, num_rounds=2, is_byzantine=None):
     return np.concatenate(leaves, 1), info, metrics
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", marked(METHODS, "dfca", "ad_psgd"))
 def test_fewer_bytes(name, compiled_quickly):
     """Models move by what the format loses, and a little only."""
     plain, free, _ = run(METHODS[name]())
@@ -102,7 +103,7 @@ def test_fewer_bytes(name, compiled_quickly):
             assert total == sent * -(-bits // 8)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", marked(METHODS, "dfca", "teleportation"))
 def test_label_flip_is_learning_from_flipped_labels(name, compiled_quickly):
     flipped = jax.tree.map(np.copy, DATA)
     labels = flipped.train.examples["y"]

@@ -117,6 +117,7 @@ def layout(experiment, num_inputs, num_classes):
         "robustness",
         "virtual",
         "protocols",
+        "fedcurv",
     ),
 )
 @jax.numpy_dtype_promotion("standard")  # optax.adam mixes dtypes

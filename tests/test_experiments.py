@@ -403,13 +403,7 @@ def takes_long(path):
     """Those of larger sizes build the same jobs as the quick one, of more agents."""
     size = "paper|quick|scaled"
     size = re.search(f"^# size: ({size})", path.read_text(), re.MULTILINE)[1]
-    many = path.parents[1].name in (
-        "connections",
-        "multi_task",
-        "next_word",
-        "protocols",
-    )
-    return size == "paper" or (size == "scaled" and many)
+    return size != "quick"
 
 
 # The thesis has D2 also on graphs that are directed or have low eigenvalues.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from slow_cases import marked, slow
 
 from p2pjax.algorithms._virtual import virtual
 from p2pjax.datasets import partition
@@ -112,7 +113,7 @@ def of_example(collections, n):
     )
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", marked(MODULES, *list(MODULES)[1:3]))
 def test_flipout_and_its_gradients_are_those_of_a_loop_over_examples(name):
     module, x, q = MODULES[name], inputs_of(name), posterior(name)
     key = jax.random.key(3)
@@ -186,7 +187,7 @@ def test_shut_gates_leave_the_client_alone_and_open_ones_read_the_server(name):
     assert jnp.abs(logits(1.0, 1.0) - logits(1.0, 3.0)).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["columns of cnn", "columns of gru"])
+@pytest.mark.parametrize("name", ["columns of cnn", slow("columns of gru")])
 def test_refinements_take_them_and_every_weight_is_in_the_divergence(name):
     x = np.concatenate([np.asarray(inputs_of(name))] * 4)
     y = (np.arange(12) % 3).astype(np.int32)

@@ -17,6 +17,7 @@ from p2pjax.graphs.topology import Topology
 from p2pjax.selection import pair_values, tables
 from p2pjax.selection.dac import dac, two_hop_similarity
 from p2pjax.selection.diple import line_search
+from p2pjax.selection.l2c import l2c
 from p2pjax.selection.panm import panm
 from p2pjax.selection.peer_sampling import partial_view
 from p2pjax.selection.pens import pens
@@ -28,6 +29,7 @@ SELECTIONS = {
     "pens": pens(**STAGES),
     "dac": dac(num_peers=2, sharpness=3.0),
     "panm": panm(matching_every=2, **STAGES),
+    "l2c": l2c(num_kept=2, num_rounds_all=4),
 }
 close = partial(np.testing.assert_allclose, rtol=0, atol=1e-6)
 
@@ -220,6 +222,7 @@ METHODS = {
     "panm": {},
     "panm_cosine": {"similarity": pj.selection.update_cosine()},
     "diple": {},
+    "l2c": {"num_rounds_all": 1},
     "sparse": {"num_peers": 3},
 }
 
@@ -228,7 +231,14 @@ METHODS = {
 def world():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(SIZE * 4, 3)).astype(np.float32), np.arange(SIZE * 4) % 2
-    data = pj.federate(x, y, num_agents=SIZE, split=pj.split.iid(), test_fraction=0.25)
+    data = pj.federate(
+        x,
+        y,
+        num_agents=SIZE,
+        split=pj.split.iid(),
+        test_fraction=0.25,
+        valid_fraction=0.25,
+    )
     return pj.classification(pj.nn.MLP((24, 2)), data), data
 
 

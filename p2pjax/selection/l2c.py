@@ -13,8 +13,9 @@ import optax
 
 from p2pjax.exchange import mixing
 from p2pjax.graphs.topology import Topology
-from p2pjax.selection import tables
+from p2pjax.selection import pair_values, tables
 from p2pjax.selection.base import Fetched, PeerView, Selection, fetch_cost
+from p2pjax.selection.pair_values import PairValues
 from p2pjax.selection.request_limits import apply_request_limit
 from p2pjax.training.learner import initial_opt_state
 from p2pjax.types import Array, InputError, Key, Peers, PyTree
@@ -31,8 +32,8 @@ LEAST_SCORE = -1e30  # of an agent's own model, should all losses be infinite
 class L2CState(NamedTuple):
     """What agents think of each other."""
 
-    logits: Array  # [N, N]
-    opt_state: PyTree  # of the logits
+    logits: PairValues  # [N, N]; [N, 1 + V] where agents know V others
+    opt_state: PyTree  # of these values
     kept: Topology  # [N, keep]
 
 
@@ -70,9 +71,9 @@ def l2c(
             raise InputError(
                 "Need validation examples for L2C, got none: hold some out."
             )
-        logits = jnp.zeros((view.num_agents, view.num_agents), jnp.float32)
-        none_yet = tables.empty(view.num_agents, num_kept)
-        return L2CState(logits, initial_opt_state(optimizer, logits), none_yet)
+        logits = pair_values.blank(known(view), jnp.float32, forgets=view.forgets)
+        opt_state = initial_opt_state(optimizer, pair_values.values(logits))
+        return L2CState(logits, opt_state, tables.empty(view.num_agents, num_kept))
 
     def select_fn(
         key: Key, t: Array, state: L2CState, view: PeerView
@@ -83,24 +84,26 @@ def l2c(
             asked = apply_request_limit(key, view, wanted)
             own = tables.self_only(view.num_agents)
             table = tables.joined(own, view.heard(asked))
-            logits = tables.lookup(state.logits, table)
+            all_logits, opt_state = followed(state, view)
+            logits = pair_values.recalled(all_logits, table)
             if bilevel:
                 gradient = validation_slope(view, table, logits)
             else:
                 losses = view.cross_loss(table, view.valid)
                 gradient = softmax(logits, table) - softmax(score(losses), table)
-            everywhere = jnp.zeros_like(state.logits)
+            values = pair_values.values(all_logits)
+            nowhere = pair_values.with_values(all_logits, jnp.zeros_like(values))
             with jax.numpy_dtype_promotion("standard"):
                 updates, opt_state = optimizer.update(
-                    tables.written(everywhere, table, gradient),
-                    state.opt_state,
-                    state.logits,
+                    pair_values.values(pair_values.noted(nowhere, table, gradient)),
+                    opt_state,
+                    values,
                 )
-            state = state._replace(
-                logits=optax.apply_updates(state.logits, updates), opt_state=opt_state
-            )
+            stepped = optax.apply_updates(values, updates)
+            all_logits = pair_values.with_values(all_logits, stepped)
+            state = state._replace(logits=all_logits, opt_state=opt_state)
             if bilevel:
-                weight = softmax(tables.lookup(state.logits, table), table)
+                weight = softmax(pair_values.recalled(all_logits, table), table)
                 worth = weight
             else:
                 weight = softmax(score(losses) + logits, table)
@@ -116,14 +119,32 @@ def l2c(
             return weigh(view.permitted, state)
 
         def with_kept(state: L2CState) -> tuple[Peers, Fetched, L2CState]:
-            is_permitted = tables.members(view.permitted)
-            kept = tables.where(tables.lookup(is_permitted, state.kept), state.kept)
+            is_permitted = tables.contains(view.permitted, state.kept)
+            kept = tables.where(is_permitted, state.kept)
             peers, pulled, new = weigh(kept, state)
             return peers, pulled, new._replace(kept=state.kept)
 
         return jax.lax.cond(t < num_rounds_all, with_all, with_kept, state)
 
     return Selection(init_fn, select_fn, merges_updates=bilevel)
+
+
+def known(view: PeerView) -> Topology:
+    """Whom each agent has a logit of: itself and its view, `[N, 1 + V]`."""
+    return tables.joined(tables.self_only(view.num_agents), view.permitted)
+
+
+def followed(state: L2CState, view: PeerView) -> tuple[PairValues, PyTree]:
+    """Logits and their optimizer's state after views have changed."""
+
+    def moved(leaf: Array) -> Array:
+        if jnp.shape(leaf) != pair_values.values(state.logits).shape:
+            return leaf  # one number for all, such as Adam's count
+        pairs = pair_values.with_values(state.logits, leaf)
+        return pair_values.values(pair_values.followed(pairs, known(view)))
+
+    logits = pair_values.followed(state.logits, known(view))
+    return logits, jax.tree.map(moved, state.opt_state)
 
 
 def learning_rate(step: Array) -> Array:
