@@ -81,7 +81,7 @@ RATIOS = {  # without PyTorch, which need not be there
     "per_sample": {"p2pjax/jax_loop", "p2pjax/numpy"},
     "cnn": {"p2pjax/jax_loop"},
     "gru": {"p2pjax/jax_loop"},
-    "own_networks": {"linen/package", "nnx/package"},
+    "own_networks": {"CPU time linen/package", "CPU time nnx/package"},
     "encoder": {"p2pjax/jax_loop"},
     "mixing": {"time/read_and_write", "p2pjax/scipy"},
     "slices": {"p2pjax_3/p2pjax_1"},

@@ -21,6 +21,8 @@ from experiments.bench.harness import (
 )
 from experiments.bench.inputs import Training
 
+FORMS = ("p2pjax", "p2pjax_1_device")  # of waves: all cores as devices, or one
+
 
 def events(
     sizes: Sequence[tuple[int, int]] = (
@@ -57,14 +59,15 @@ def events(
         workloads.append(wave)
 
     def ratios(found: Medians) -> dict[str, float]:
-        return {
-            f"{workload.name}: {form}/{other}": rates[form] / rate_of_other
-            for workload in workloads
-            for rates in [found[workload.name]]
-            for form in ("p2pjax", "p2pjax_1_device")
-            for other, rate_of_other in rates.items()
-            if form in rates and not other.startswith("p2pjax")
-        }
+        found_ratios = {}
+        speeds = workloads[::2]  # the others are widths of waves
+        for workload, form in itertools.product(speeds, FORMS):
+            rates = found[workload.name]
+            others = {name: rates[name] for name in rates if name not in FORMS}
+            for name, value in speedups({**others, "p2pjax": rates[form]}).items():
+                ratio = name.replace("p2pjax", form)
+                found_ratios[f"{workload.name}: {ratio}"] = value
+        return found_ratios
 
     return Suite(workloads, ratios)
 
