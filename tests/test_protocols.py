@@ -13,6 +13,7 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_cases import marked
 
 from p2pjax.algorithms._central import central
 from p2pjax.algorithms._d2 import d2_protocol
@@ -752,7 +753,9 @@ def loose_dtypes():
 
 
 @pytest.mark.usefixtures("loose_dtypes")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", marked(METHODS, "central", "mix_first", "extra", "qg_dsgdm", "d2")
+)
 class TestContract:
     def test_seeds_side_by_side_and_agents_in_place_give_the_same(self, method):
         world = vector_world()

@@ -9,6 +9,7 @@ import optax
 import pytest
 from every_algorithm import Normalised
 from jax.flatten_util import ravel_pytree
+from slow_cases import marked
 from test_events import at_ends
 from test_federated import network_task, network_world
 from test_network_cells import OTHERS
@@ -240,7 +241,11 @@ def traced(method):
     )
 
 
-@pytest.mark.parametrize("name", [*GOSSIP, *OTHER_METHODS])
+FEW = ("dpsgd", "d2", "gosgd", "relay_sgd", "ad_psgd", "pens")
+ROWS = marked([*GOSSIP, *OTHER_METHODS], *({*GOSSIP, *OTHER_METHODS} - {*FEW}))
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_a_scheme_of_whole_leaves_is_as_patterns(name):
     """The same program, of each method that takes both."""
     by_scheme = traced(built(name, scheme=UP_TO_HIDDEN))
