@@ -19,7 +19,7 @@ from p2pjax.types import Array, PyTree
 
 # Of one device's own messages in a block. Measured on two virtual CPU devices
 # (experiments/bench/RESULTS.md, events): messages of 1.9 MB are 1.08 times as fast in
-# blocks of 17 MB, 1.04 in those of 32 MB; messages of 8.3 MB .85 to .9.
+# blocks of 17 MB, 1.04 in those of 32 MB; messages of 8.3 MB .85 to .92.
 BLOCK_BYTES = 16_000_000
 LARGE_BYTES = BLOCK_BYTES // 4  # a message that travels alone
 
@@ -50,7 +50,8 @@ def post_all(
     if num_devices > 1 and num_bytes <= LARGE_BYTES:
         size = min(len(device), BLOCK_BYTES // num_bytes)
         return _in_blocks(width, device, one, size, message_of, deliver, mailbox)
-    if num_devices > 1 and jax.default_backend() == "cpu":
+    in_one_process = jax.process_count() == 1  # several cannot share one device
+    if num_devices > 1 and in_one_process and jax.default_backend() == "cpu":
         warnings.warn(
             f"On {num_devices} devices of a CPU, messages of {num_bytes / 1e6:.1f} MB "
             "take longer to cross than what the devices gain: one device is faster "
